@@ -1,0 +1,70 @@
+"""A checkpoint as a whole: what the coordinator gathers, the store writes and a restore reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.core.barrier import Mode, Purpose
+from penstock.core.handles import PartHandle, SnapshotFigures
+from penstock.core.ids import Attempt, ChainId, CheckpointId, Generation, SubtaskId, Uid
+
+
+@dataclass(frozen=True)
+class OperatorRecord:
+    uid: Uid
+    name: str
+    stateful: bool
+
+
+@dataclass(frozen=True)
+class ChainRecord:
+    id: ChainId
+    parallelism: int
+    operators: Sequence[OperatorRecord]
+
+
+@dataclass(frozen=True)
+class EdgeRecord:
+    source: ChainId
+    target: ChainId
+    partitioning: str
+    target_input: int = 0
+
+
+@dataclass(frozen=True)
+class GraphRecord:
+    """The shape of the job that took the checkpoint: enough to say whether another graph can restore from it."""
+
+    job: str
+    key_groups: int
+    chains: Sequence[ChainRecord]
+    edges: Sequence[EdgeRecord]
+
+
+@dataclass(frozen=True)
+class SubtaskRecord:
+    subtask: SubtaskId
+    handles: Sequence[PartHandle] = ()
+    figures: SnapshotFigures = field(default_factory=SnapshotFigures)
+    drained: bool = False
+    """The snapshot was taken after its input had ended."""
+    finished: bool = False
+    """The subtask had ended for good before the checkpoint: it has no handles and restores as finished."""
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    checkpoint: CheckpointId
+    generation: Generation
+    attempt: Attempt
+    mode: Mode
+    purpose: Purpose
+    triggered_ms: int
+    """Wall clock, milliseconds since the epoch."""
+    completed_ms: int
+    graph: GraphRecord
+    subtasks: Sequence[SubtaskRecord]
+    """Every subtask of the graph."""
+    committables: Mapping[Uid, Sequence[bytes]] = field(default_factory=dict)
+    """Of the sinks: committed after the checkpoint is complete, and again after a restore from it."""

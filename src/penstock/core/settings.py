@@ -1,0 +1,56 @@
+"""Every number and choice that steers a job, with its default. Durations are seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.core.barrier import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    every: float = 1.0
+    mode: Mode = Mode.ADAPTIVE
+    alignment_timeout: float = 0.1
+    """`ADAPTIVE`: how long a barrier waits for alignment on its whole way before it overtakes."""
+    timeout: float = 600.0
+    minimum_pause: float = 0.0
+    """Between the end of one checkpoint and the start of the next."""
+    maximum_concurrent: int = 1
+    tolerable_failures: int = 0
+    """How many checkpoints in a row may fail before the job restarts."""
+    keep: int = 3
+    """How many complete checkpoints are retained."""
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightSettings:
+    """Bounds of what is between two subtasks. `target=None` turns time-sizing off: channels are then `max_rows`
+    deep."""
+
+    target: float | None = 0.2
+    """How many seconds of processing may lie in a subtask's input queues."""
+    initial_rows: int = 16_384
+    min_rows: int = 128
+    max_rows: int = 1 << 20
+    max_bytes: int = 64 << 20
+    """Per subtask input, all channels together."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    in_flight: InFlightSettings = field(default_factory=InFlightSettings)
+    step_budget: float = 0.010
+    """What one step of an operator should take; batches are sliced to it. No step may exceed about twice this."""
+    linger: float = 0.005
+    """How long a small output batch may wait for company."""
+    small_batch_rows: int = 4_096
+    """Output batches of at least so many rows do not linger."""
+    source_batch_rows: int = 65_536
+    heartbeat_every: float = 1.0
+    heartbeat_timeout: float = 10.0
+    cancel_grace: float = 5.0
+    """How long a user function may go on after its task was cancelled, before its process is ended."""
+    deploy_timeout: float = 60.0
+    registration_timeout: float = 120.0
+    spares: int = 0

@@ -1,0 +1,1 @@
+"""From the user's logical plan to the job graph: uids, chaining, partitioning, validation."""

@@ -1,0 +1,1 @@
+"""Operators: what happens to batches inside a chain."""

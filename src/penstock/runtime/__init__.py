@@ -1,0 +1,1 @@
+"""What executes: tasks, channels, the network, the worker and the master. Knows nothing of Spark."""

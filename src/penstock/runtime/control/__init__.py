@@ -1,0 +1,1 @@
+"""The control connection between the driver's master and its workers."""

@@ -1,0 +1,1 @@
+"""State: kinds, backends, codecs, and the parts of a snapshot."""

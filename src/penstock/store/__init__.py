@@ -1,0 +1,1 @@
+"""The checkpoint store: files, layout, metadata, claims and cleaning."""

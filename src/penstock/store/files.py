@@ -1,0 +1,49 @@
+"""The few file operations that checkpoints and file sinks are built from.
+
+Paths are strings with `/`, relative to the root that the file system was opened on. All of them raise `OSError` (its
+subclasses
+`FileNotFoundError`, `FileExistsError` where they fit) and are safe to call from several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.state.parts import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    path: str
+    size: int
+    modified: float
+    """Seconds since the epoch."""
+
+
+class Files(Protocol):
+    def write(self, path: str, chunks: Iterable[Buffer]) -> int:
+        """Writes a whole file durably and visible all at once (temporary name, fsync, rename); replaces an older one.
+        Makes missing directories. Returns the bytes written."""
+        ...
+
+    def create(self, path: str, content: bytes) -> None:
+        """As `write`, but raises `FileExistsError` if the path exists: of several contenders exactly one succeeds."""
+        ...
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> memoryview: ...
+
+    def list(self, directory: str) -> Sequence[FileInfo]:
+        """Every file below the directory, at any depth; empty if there is none. Temporary files are not listed."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """No error if it does not exist."""
+        ...
+
+    def move(self, source: str, target: str) -> None:
+        """Atomic; replaces the target. `FileNotFoundError` if the source does not exist."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
