@@ -1,0 +1,153 @@
+"""What goes wrong in a run, as data: at the n-th time that a named point of the protocol is reached, this happens.
+
+The points are reached by the simulated world while production code runs; most lie between two actions of the schedule, those
+of the store lie between any two operations on files. A plan is drawn from the seed before the run begins and does not
+depend on it, so a failing plan can be cut down by hand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+
+
+class Point(StrEnum):
+    STEP = "step"
+    """Any action of the schedule."""
+    ACK_SENT = "ack sent"
+    ACK_DELIVERED = "ack delivered"
+    TO_MASTER = "message to the master"
+    TO_WORKER = "message to a worker"
+    BARRIER = "barrier delivered"
+    DEPLOY = "deployment"
+    RESTORE = "restore"
+    """A subtask was opened with state of a checkpoint."""
+    REPLAY = "replay"
+    """A subtask was opened with in-flight records of a checkpoint."""
+    RESET = "reset"
+    DATA = "data write"
+    DATA_DONE = "data written"
+    COMMITTABLES = "committables write"
+    METADATA = "metadata write"
+    METADATA_DONE = "metadata written"
+    LOG = "log append"
+    LOG_DONE = "log appended"
+    DELETE = "delete"
+    DELETE_DONE = "deleted"
+    COMMIT = "commit"
+    COMMIT_DONE = "committed"
+    SINK = "sink file operation"
+
+
+class Action(StrEnum):
+    KILL_WORKER = "kill a worker"
+    MUTE_WORKER = "cut a worker off; it lives on for a while"
+    KILL_DRIVER = "kill the driver; its workers live on for a while"
+    SECOND_DRIVER = "start a second driver while the first lives on"
+    STORE_ERROR = "fail a store operation"
+    STORE_SILENCE = "lose the answer of a store operation that took effect"
+    REPEAT_MESSAGE = "deliver a message once more, later"
+    STALL = "stop a task, a channel or a connection for a while"
+    USER_ERROR = "raise in user code"
+    SNAPSHOT_ERROR = "raise in a snapshot"
+    TRIGGER = "ask for a checkpoint by hand"
+
+
+@dataclass(frozen=True)
+class Fault:
+    point: Point
+    occurrence: int
+    """Counted from 1 over the whole run."""
+    action: Action
+
+    def __str__(self) -> str:
+        return f"{self.action} at {self.point} {self.occurrence}"
+
+
+_WORKER_POINTS = (
+    *(Point.STEP,) * 3,
+    Point.ACK_SENT,
+    Point.ACK_DELIVERED,
+    Point.BARRIER,
+    Point.DEPLOY,
+    Point.RESTORE,
+    Point.REPLAY,
+    Point.RESET,
+    Point.DATA,
+    Point.DATA_DONE,
+)
+_DRIVER_POINTS = (
+    *(Point.STEP,) * 3,
+    Point.ACK_DELIVERED,
+    Point.COMMITTABLES,
+    Point.METADATA,
+    Point.METADATA_DONE,
+    Point.LOG,
+    Point.LOG_DONE,
+    Point.DELETE,
+    Point.DELETE_DONE,
+    Point.COMMIT,
+    Point.COMMIT_DONE,
+    Point.SINK,
+    Point.DEPLOY,
+    Point.RESTORE,
+    Point.REPLAY,
+    Point.RESET,
+)
+_ERROR_POINTS = (Point.DATA, Point.COMMITTABLES, Point.METADATA, Point.LOG, Point.DELETE)
+_SILENCE_POINTS = (Point.DATA_DONE, Point.METADATA_DONE, Point.LOG_DONE, Point.DELETE_DONE)
+
+_KINDS: tuple[tuple[Action, int, tuple[Point, ...]], ...] = (
+    (Action.KILL_WORKER, 30, _WORKER_POINTS),
+    (Action.MUTE_WORKER, 10, _WORKER_POINTS),
+    (Action.KILL_DRIVER, 14, _DRIVER_POINTS),
+    (Action.SECOND_DRIVER, 6, _DRIVER_POINTS),
+    (Action.STORE_ERROR, 8, _ERROR_POINTS),
+    (Action.STORE_SILENCE, 5, _SILENCE_POINTS),
+    (Action.REPEAT_MESSAGE, 12, (Point.TO_MASTER, Point.TO_WORKER, Point.ACK_DELIVERED)),
+    (Action.STALL, 12, (Point.STEP, Point.BARRIER, Point.ACK_SENT)),
+    (Action.USER_ERROR, 5, (Point.STEP, Point.BARRIER)),
+    (Action.SNAPSHOT_ERROR, 4, (Point.BARRIER, Point.STEP)),
+    (Action.TRIGGER, 6, (Point.STEP, Point.BARRIER, Point.ACK_DELIVERED)),
+)
+_REACH = {
+    Point.STEP: 500,
+    Point.TO_MASTER: 60,
+    Point.TO_WORKER: 60,
+    Point.ACK_SENT: 30,
+    Point.ACK_DELIVERED: 30,
+    Point.BARRIER: 40,
+    Point.DATA: 30,
+    Point.DATA_DONE: 30,
+    Point.SINK: 20,
+}
+"""How often a point is about to be reached in a run; points that are not named, a few times."""
+
+
+def random_faults(random: Random) -> tuple[Fault, ...]:
+    """None in one run of seven: a run without faults must be right as well."""
+    count = random.choices((0, 1, 2, 3, 5, 8), (14, 22, 24, 18, 14, 8))[0]
+    return tuple(_random_fault(random) for _ in range(count))
+
+
+def _random_fault(random: Random) -> Fault:
+    action, _, points = random.choices(_KINDS, [weight for _, weight, _ in _KINDS])[0]
+    point = random.choice(points)
+    return Fault(point, random.randint(1, _REACH.get(point, 5)), action)
+
+
+class FaultPlan:
+    """Counts how often each point was reached and says what happens there."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        self._due: dict[tuple[Point, int], list[Fault]] = {}
+        for fault in faults:
+            self._due.setdefault((fault.point, fault.occurrence), []).append(fault)
+        self._reached: Counter[Point] = Counter()
+        self.happened: Counter[Action] = Counter()
+
+    def reach(self, point: Point) -> list[Fault]:
+        self._reached[point] += 1
+        return self._due.pop((point, self._reached[point]), [])

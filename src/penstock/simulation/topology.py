@@ -1,0 +1,192 @@
+"""Random job shapes, as data: which nodes there are, how wide they are and how records get from one to the next.
+
+A plan is a small directed graph without cycles. From it `build.py` makes the production `JobGraph`, and `oracle.py`,
+on its own, what the job must put out; neither looks at the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+
+from penstock.graph.job import Partitioning
+
+MAX_SUBTASKS = 14
+"""Over the whole job: enough for every shape, small enough for thousands of runs a minute."""
+
+
+class Kind(StrEnum):
+    SOURCE = "source"
+    GENERATOR = "generator"
+    MAP = "map"
+    FILTER = "filter"
+    PROCESS = "process"
+    REDUCE = "reduce"
+    COLLECT = "collect"
+    FILES = "files"
+
+    @property
+    def is_source(self) -> bool:
+        return self in (Kind.SOURCE, Kind.GENERATOR)
+
+    @property
+    def is_sink(self) -> bool:
+        return self in (Kind.COLLECT, Kind.FILES)
+
+
+@dataclass(frozen=True)
+class Link:
+    """One edge into a node."""
+
+    source: int
+    partitioning: Partitioning
+
+
+@dataclass(frozen=True)
+class Node:
+    number: int
+    kind: Kind
+    parallelism: int
+    links: tuple[Link, ...] = ()
+    rows: tuple[int, ...] = ()
+    """Of a source: how many records each split has; split i is read by subtask i."""
+    batch: int = 0
+    """Of a source: the most rows it hands out at once."""
+    pause: float = 0.0
+    """Of a source: how likely a poll finds nothing yet."""
+
+    @property
+    def uid(self) -> str:
+        return f"{self.kind}-{self.number}"
+
+
+@dataclass(frozen=True)
+class Topology:
+    nodes: tuple[Node, ...]
+    """In topological order; `nodes[i].number == i`."""
+    keys: int
+    """How many different keys the records have."""
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        return tuple(node for node in self.nodes if node.kind.is_source)
+
+    @property
+    def sinks(self) -> tuple[Node, ...]:
+        return tuple(node for node in self.nodes if node.kind.is_sink)
+
+    def describe(self) -> str:
+        def one(node: Node) -> str:
+            links = ", ".join(f"{self.nodes[link.source].uid} {link.partitioning}" for link in node.links)
+            return f"{node.uid} x{node.parallelism}" + (f" <- {links}" if links else f" {list(node.rows)} rows")
+
+        return "; ".join(one(node) for node in self.nodes)
+
+
+def random_topology(random: Random) -> Topology:
+    return _Sketch(random).finish()
+
+
+@dataclass
+class _Sketch:
+    """A topology in the making."""
+
+    random: Random
+    nodes: list[Node] = field(default_factory=list)
+    unread: list[int] = field(default_factory=list)
+    """Streams that nobody consumes yet."""
+    broadcasts: int = 0
+
+    def finish(self) -> Topology:
+        for _ in range(self.random.choices((1, 2, 3), (50, 35, 15))[0]):
+            self._source()
+        for _ in range(self.random.choices((0, 1, 2, 3), (15, 40, 30, 15))[0]):
+            self._middle()
+        if self.random.random() < 0.2:
+            self._reduce()
+        self._sinks()
+        return Topology(tuple(self.nodes), self.random.choice((1, 2, 3, 7)))
+
+    @property
+    def _subtasks(self) -> int:
+        return sum(node.parallelism for node in self.nodes)
+
+    def _width(self) -> int:
+        widest = max(1, min(3, MAX_SUBTASKS - self._subtasks - len(self.unread)))
+        return self.random.choice((1, 2, 2, 3)) if widest == 3 else self.random.randint(1, widest)
+
+    def _add(self, node: Node) -> None:
+        self.nodes.append(node)
+        for link in node.links:
+            if link.source in self.unread:
+                self.unread.remove(link.source)
+        if not node.kind.is_sink:
+            self.unread.append(node.number)
+
+    def _source(self) -> None:
+        width = self._width()
+        lengths = (0, self.random.randint(1, 4), self.random.randint(8, 25), self.random.randint(8, 25))
+        self._add(
+            Node(
+                len(self.nodes),
+                self.random.choice((Kind.SOURCE, Kind.SOURCE, Kind.GENERATOR)),
+                width,
+                rows=tuple(self.random.choice(lengths) for _ in range(width)),
+                batch=self.random.choice((1, 3, 8)),
+                pause=self.random.choice((0.0, 0.2, 0.6)),
+            )
+        )
+
+    def _middle(self) -> None:
+        kind = self.random.choices((Kind.MAP, Kind.FILTER, Kind.PROCESS), (30, 20, 50))[0]
+        self._add(self._linked(kind, self._width(), self._pick_inputs()))
+
+    def _reduce(self) -> None:
+        """A running aggregate puts out another schema: only a sink of its own can read it."""
+        node = self._linked(Kind.REDUCE, self._width(), self._pick_inputs())
+        self._add(node)
+        self._add(self._linked(self._sink_kind(), self._width(), [node.number]))
+
+    def _sinks(self) -> None:
+        """Every stream that nobody reads gets a sink, some share one; now and then a stream has a second reader."""
+        rest = list(self.unread)
+        self.random.shuffle(rest)
+        while rest:
+            count = min(len(rest), self.random.choice((1, 1, 2, 3)))
+            self._add(self._linked(self._sink_kind(), self._width(), sorted(rest[:count])))
+            rest = rest[count:]
+        if self.random.random() < 0.15 and self._subtasks < MAX_SUBTASKS:
+            self._add(self._linked(self._sink_kind(), 1, [self.random.choice(self._readable())]))
+
+    def _sink_kind(self) -> Kind:
+        return self.random.choice((Kind.COLLECT, Kind.COLLECT, Kind.FILES))
+
+    def _readable(self) -> list[int]:
+        """Streams with the common schema."""
+        return [node.number for node in self.nodes if not node.kind.is_sink and node.kind is not Kind.REDUCE]
+
+    def _pick_inputs(self) -> list[int]:
+        readable, unread = self._readable(), self.unread
+        picked = {self.random.choice(unread if unread and self.random.random() < 0.7 else readable)}
+        while self.random.random() < 0.4 and len(picked) < 3:
+            picked.add(self.random.choice(readable))
+        return sorted(picked)
+
+    def _linked(self, kind: Kind, width: int, inputs: list[int]) -> Node:
+        if len(inputs) == 1 and kind not in (Kind.PROCESS, Kind.REDUCE) and self.random.random() < 0.3:
+            width = self.nodes[inputs[0]].parallelism
+        links = tuple(Link(number, self._partitioning(kind, number, width)) for number in inputs)
+        return Node(len(self.nodes), kind, width, links)
+
+    def _partitioning(self, kind: Kind, source: int, width: int) -> Partitioning:
+        if kind in (Kind.PROCESS, Kind.REDUCE):
+            return Partitioning.HASH
+        choices = [Partitioning.REBALANCE, Partitioning.HASH]
+        if self.nodes[source].parallelism == width:
+            choices += [Partitioning.FORWARD] * 3
+        if not self.broadcasts and self.nodes[source].kind is not Kind.REDUCE:
+            choices.append(Partitioning.BROADCAST)
+        chosen = self.random.choice(choices)
+        self.broadcasts += chosen is Partitioning.BROADCAST
+        return chosen
