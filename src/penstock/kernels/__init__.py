@@ -1,0 +1,1 @@
+"""Kernels: the few loops over columns that NumPy, Arrow and Polars do not do in one pass."""

@@ -1,0 +1,111 @@
+"""The kernels that Numba compiles. Import it only where a batch is large enough to pay for that: `loading` decides.
+
+Compiled code is cached on disk beside this file, releases the GIL, and gives exactly what its NumPy counterpart gives.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from penstock.kernels import hashing
+
+_SEED = np.uint64(hashing.SEED)
+_MIX_1 = np.uint64(hashing.MIX_1)
+_MIX_2 = np.uint64(hashing.MIX_2)
+_30, _27, _31, _3, _56 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(3), np.uint64(56)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _mix(word: np.uint64) -> np.uint64:
+    word = (word ^ (word >> _30)) * _MIX_1
+    word = (word ^ (word >> _27)) * _MIX_2
+    return word ^ (word >> _31)
+
+
+@njit(nogil=True, cache=True)
+def hash_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The hash of a key of one column."""
+    hashes = np.empty(len(words), np.uint64)
+    for row in range(len(words)):
+        hashes[row] = _mix(_SEED ^ words[row])
+    return hashes
+
+
+@njit(nogil=True, cache=True)
+def fold_words(hashes: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The hash of a key with one more column."""
+    folded = np.empty(len(words), np.uint64)
+    for row in range(len(words)):
+        folded[row] = _mix(hashes[row] ^ words[row])
+    return folded
+
+
+@njit(nogil=True, cache=True)
+def hash_bytes(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """The word of every byte string: the fold of its length and of its bytes, eight at a time."""
+    words = np.empty(len(offsets) - 1, np.uint64)
+    for row in range(len(words)):
+        place, end = offsets[row], offsets[row + 1]
+        folded = _mix(_SEED ^ np.uint64(end - place))
+        while place + 8 <= end:
+            chunk = np.uint64(data[place])
+            for byte in range(1, 8):
+                chunk |= np.uint64(data[place + byte]) << (np.uint64(byte) << _3)
+            folded = _mix(folded ^ chunk)
+            place += 8
+        if place < end:
+            chunk = np.uint64(0)
+            for byte in range(end - place):
+                chunk |= np.uint64(data[place + byte]) << (np.uint64(byte) << _3)
+            folded = _mix(folded ^ chunk)
+        words[row] = folded
+    return words
+
+
+@njit(nogil=True, cache=True)
+def owners(
+    hashes: NDArray[np.uint64], group_shift: np.uint64, group_bits: np.uint64, parallelism: np.uint64
+) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
+    """The owning subtask of every row, and how many rows each subtask gets."""
+    owner = np.empty(len(hashes), np.uint16)
+    counts = np.zeros(np.int64(parallelism), np.int64)
+    for row in range(len(hashes)):
+        subtask = ((hashes[row] >> group_shift) * parallelism) >> group_bits
+        owner[row] = subtask
+        counts[subtask] += 1
+    return owner, counts
+
+
+@njit(nogil=True, cache=True)
+def places(owner: NDArray[np.uint16], counts: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Where every row goes when the rows are ordered by owner, each owner's rows in their old order."""
+    cursor = np.empty(len(counts), np.int32)
+    start = 0
+    for subtask in range(len(counts)):
+        cursor[subtask] = start
+        start += counts[subtask]
+    place = np.empty(len(owner), np.int32)
+    for row in range(len(owner)):
+        place[row] = cursor[owner[row]]
+        cursor[owner[row]] += 1
+    return place
+
+
+@njit(nogil=True, cache=True)
+def rows_by_place(place: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The inverse of `places`: which row comes to lie at each place."""
+    rows = np.empty(len(place), np.int32)
+    for row in range(len(place)):
+        rows[place[row]] = row
+    return rows
+
+
+@njit(nogil=True, cache=True)
+def scatter(values: NDArray[np.generic], place: NDArray[np.int32]) -> NDArray[np.generic]:
+    """The values, each at its place."""
+    placed = np.empty_like(values)
+    for row in range(len(values)):
+        placed[place[row]] = values[row]
+    return placed

@@ -1,0 +1,81 @@
+"""Splits a batch by the subtask that owns each row's key.
+
+The rows are gathered once, ordered by owner and otherwise in their old order; what each owner gets is a slice of that
+one batch without a further copy. A batch whose rows all have the same owner is handed on as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pat
+
+from penstock.core.keygroups import check_total
+from penstock.kernels.hashing import fixed_width_values, hash_rows, key_groups_of_hashes
+from penstock.kernels.loading import compiled
+
+Places = npt.NDArray[np.int32]
+
+
+def key_groups_of(batch: pa.RecordBatch, key: tuple[str, ...], total: int) -> npt.NDArray[np.int32]:
+    """The key group of every row."""
+    return key_groups_of_hashes(hash_rows(batch, key), total)
+
+
+def partition(
+    batch: pa.RecordBatch, key: tuple[str, ...], key_groups: int, parallelism: int
+) -> list[pa.RecordBatch | None]:
+    """What each of `parallelism` subtasks gets of the batch, by `core.keygroups.owner_of`; None for nothing."""
+    check_total(key_groups)
+    if not 1 <= parallelism <= key_groups:
+        raise ValueError(f"parallelism must be from 1 to the number of key groups ({key_groups}), not {parallelism}")
+    if parallelism == 1:
+        return [batch if batch.num_rows else None]
+    hashes = hash_rows(batch, key)
+    kernels = compiled(batch.num_rows)
+    if kernels is None:
+        owner = key_groups_of_hashes(hashes, key_groups) * parallelism // key_groups
+        counts = np.bincount(owner, minlength=parallelism)
+    else:
+        bits = key_groups.bit_length() - 1
+        owner, counts = kernels.owners(hashes, np.uint64(64 - bits), np.uint64(bits), np.uint64(parallelism))
+    if counts.max(initial=0) == batch.num_rows:
+        return [batch if count else None for count in counts]
+    if kernels is None:
+        gathered = batch.take(pa.array(np.argsort(owner, kind="stable")))
+    else:
+        gathered = _gather(kernels, batch, kernels.places(owner, counts))
+    return _slices(gathered, counts.tolist())
+
+
+def _slices(batch: pa.RecordBatch, counts: Sequence[int]) -> list[pa.RecordBatch | None]:
+    slices: list[pa.RecordBatch | None] = []
+    start = 0
+    for count in counts:
+        slices.append(batch.slice(start, count) if count else None)
+        start += count
+    return slices
+
+
+def _gather(kernels: ModuleType, batch: pa.RecordBatch, places: Places) -> pa.RecordBatch:
+    """The batch with its rows moved to their places: plain columns by a scatter, all others by Arrow."""
+    columns = []
+    rows: pa.Array | None = None
+    for column in batch.columns:
+        if _is_plain(column):
+            values = fixed_width_values(column, f"u{column.type.bit_width // 8}")
+            placed = kernels.scatter(values, places)
+            columns.append(pa.Array.from_buffers(column.type, len(column), [None, pa.py_buffer(placed)]))
+        else:
+            rows = pa.array(kernels.rows_by_place(places)) if rows is None else rows
+            columns.append(column.take(rows))
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _is_plain(column: pa.Array) -> bool:
+    """Values of 1 to 8 bytes, one after another, none of them null."""
+    return pat.is_primitive(column.type) and not pat.is_boolean(column.type) and column.null_count == 0
