@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.core.ids import CheckpointId, Uid
+from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
 from penstock.operators.base import OperatorContext, SourceOperator
 from penstock.state.parts import CapturedPart
 
@@ -35,50 +35,75 @@ class SinkWriter:
     """Takes batches on a subtask; at a barrier it prepares what the driver will commit once the checkpoint is complete.
 
     Exactly-once rests on this: nothing that a writer does before the commit is visible to readers of the target;
-    `prepare` makes
-    everything written since the last barrier durable and describes it; commits are idempotent by checkpoint id.
+    `prepare` describes everything written since the last barrier; every committable names its piece of output uniquely,
+    for all checkpoints and attempts, so that committing it twice is the same as committing it once.
+
+    A writer need not care about aborted checkpoints: `SinkOperator` repeats a committable in every later checkpoint
+    until one of them is known to be complete.
     """
 
     def open(self, context: OperatorContext) -> None:
-        """`context.restored` holds the parts that `capture` returned. Leftovers of older attempts that no complete
-        checkpoint
-        names may be removed here."""
+        """`context.restored` holds the parts that `capture` returned. What the restored checkpoint prepared is
+        committed already, and what older attempts left behind is removed (`Committer.recover`): a writer begins with
+        nothing."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         raise NotImplementedError
 
     def prepare(self, checkpoint: CheckpointId) -> Sequence[bytes]:
-        """Descriptions (committables) of everything written since the last `prepare`. Runs on the task's thread:
-        keep it short. If the checkpoint is aborted (`on_abort`), the same data must be part of the next `prepare`'s answer."""
+        """Descriptions (committables) of everything written since the last `prepare`. Runs on the task's thread: keep
+        it short. If it raises, the next `prepare` must still answer with this data."""
         return ()
 
     def capture(self) -> Sequence[CapturedPart]:
-        """The writer's own state beside committables, if any."""
+        """Called right after `prepare`: the writer's own state beside committables, if any. The parts are encoded off
+        the task's thread and before the checkpoint is acknowledged, which is the place to finish and sync prepared
+        output."""
         return ()
+
+    def finish(self) -> None:
+        """All input has ended: everything written must be durable when this returns. One `prepare` follows, whose parts
+        may go unwritten in a job without checkpoints."""
 
     def on_complete(self, checkpoint: CheckpointId) -> None:
         """For sinks that must commit from the process that prepared."""
 
     def on_abort(self, checkpoint: CheckpointId) -> None:
-        """The checkpoint will not complete; what it prepared is not committed under its id."""
+        """The checkpoint will not complete; what it prepared is part of the next one."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Called once, also after a failed `open`. Must not raise and not block. What was prepared must stay: a
+        checkpoint that names it may have completed."""
 
 
 class Committer(Protocol):
-    """Runs on the driver, one per sink, in the order of checkpoints."""
+    """Runs on the driver, one per sink, in the order of checkpoints.
+
+    What a complete checkpoint names must be committed before a later record stops naming it. A writer stops naming a
+    committable once it was told of the completion, which may be before the commit has happened: whoever writes a
+    checkpoint's record adds the committables of complete checkpoints whose commit has not returned yet.
+    """
 
     def commit(self, checkpoint: CheckpointId, committables: Sequence[bytes]) -> None:
-        """Makes visible what the writers prepared. Idempotent: called again for the newest complete checkpoint after
-        every
-        restart of the driver, and after a failure in the middle."""
+        """Makes visible what the writers prepared. Idempotent for each committable: called again after a failure in the
+        middle, and for committables that an earlier checkpoint named already."""
         ...
 
-    def discard(self, committables: Sequence[bytes]) -> None:
-        """Removes what was prepared under a checkpoint that will never complete. Best effort."""
+    def recover(
+        self,
+        checkpoint: CheckpointId | None,
+        committables: Sequence[bytes],
+        generation: Generation,
+        attempt: Attempt,
+    ) -> None:
+        """Called before every attempt starts, the first one included: commits what the restored checkpoint names
+        (again), then removes whatever older attempts and generations prepared beside it. `checkpoint` is None on a
+        fresh start; `generation` and `attempt` are those that are about to start."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """The job is over on this driver. Must not raise."""
+        ...
 
 
 class Sink(Protocol):

@@ -22,7 +22,26 @@ class FileInfo:
     """Seconds since the epoch."""
 
 
+class FileWriter(Protocol):
+    """A file that grows chunk by chunk. Used from one thread at a time."""
+
+    def write(self, chunk: Buffer) -> None: ...
+
+    def close(self) -> int:
+        """Makes the file durable and returns its size. Nothing may be said about the file before this has returned."""
+        ...
+
+    def abandon(self) -> None:
+        """Gives the file up without making it durable; it may be left behind, whole or in part. Never raises."""
+        ...
+
+
 class Files(Protocol):
+    def open_write(self, path: str) -> FileWriter:
+        """Opens a file for writing piece by piece, under its own name: for places that nobody reads before they are
+        told to. Replaces an older one; makes missing directories. A crash may leave a part of it, which `list` shows."""
+        ...
+
     def write(self, path: str, chunks: Iterable[Buffer]) -> int:
         """Writes a whole file durably and visible all at once (temporary name, fsync, rename); replaces an older one.
         Makes missing directories. Returns the bytes written."""
@@ -47,3 +66,8 @@ class Files(Protocol):
         ...
 
     def exists(self, path: str) -> bool: ...
+
+    def remove_stale(self, directory: str) -> int:
+        """Removes what writers that were killed left behind below the directory: temporary files that nobody has touched for
+        an hour. Returns how many."""
+        ...
