@@ -1,0 +1,45 @@
+"""Barrier handling of one subtask, pure: events in, instructions out. Start reading at `handler`."""
+
+from penstock.core.alignment.events import (
+    Aborted,
+    Announced,
+    Completed,
+    Ended,
+    Ending,
+    Event,
+    Hold,
+    Instruction,
+    PatienceOver,
+    PauseSource,
+    Reached,
+    Recorded,
+    RecordingComplete,
+    Release,
+    ResumeSource,
+    Snapshot,
+    Superseded,
+    Triggered,
+)
+from penstock.core.alignment.handler import BarrierHandler
+
+__all__ = [
+    "Aborted",
+    "Announced",
+    "BarrierHandler",
+    "Completed",
+    "Ended",
+    "Ending",
+    "Event",
+    "Hold",
+    "Instruction",
+    "PatienceOver",
+    "PauseSource",
+    "Reached",
+    "Recorded",
+    "RecordingComplete",
+    "Release",
+    "ResumeSource",
+    "Snapshot",
+    "Superseded",
+    "Triggered",
+]

@@ -1,0 +1,88 @@
+"""How much may be in flight, and how much is worked on in one go: both sized by time, from what was measured.
+
+`InFlightSizer` (buffer debloating): the queues in front of a subtask should hold about `target` seconds of its
+work, so that a barrier behind them waits about that long, however slow the subtask is. Its rate is measured only
+while it had input to work on, waiting for output included: a subtask that is slowed down from behind is slow.
+
+`Slicer`: one step of an operator should take about the step budget. Costs rise at once in the estimate and fall
+slowly in it, so that one cheap slice does not let a huge one through; and a slice is at most twice its predecessor,
+because the cost of a row says little about a batch that is much larger than any seen.
+"""
+
+from __future__ import annotations
+
+from penstock.core.settings import InFlightSettings
+
+_WINDOW = 0.05
+"""Seconds of work from which a rate is taken: long enough to span several steps, short enough to follow a change."""
+_SMOOTHING = 0.4
+"""Weight of the newest window."""
+
+FIRST_SLICE = 256
+_COST_FALLS = 0.5
+"""Weight of a measured cost that is below the estimate."""
+
+
+class InFlightSizer:
+    """Rows that may be in flight to one subtask, all its channels together: `capacity`."""
+
+    def __init__(self, settings: InFlightSettings) -> None:
+        self._settings = settings
+        self._rate: float | None = None
+        self._row_bytes: float | None = None
+        self._rows = 0
+        self._seconds = 0.0
+        self.capacity = self._clamp(settings.max_rows if settings.target is None else settings.initial_rows)
+
+    @property
+    def wants_bytes(self) -> bool:
+        """Whether the size of a batch should be measured now: once in a window is enough."""
+        return self._rows == 0
+
+    def weigh(self, rows: int, size: int) -> None:
+        if rows > 0:
+            self._row_bytes = _smooth(self._row_bytes, size / rows)
+
+    def observe(self, rows: int, seconds: float) -> bool:
+        """`rows` were processed in `seconds` in which there was input to process. True: `capacity` has changed."""
+        self._rows += rows
+        self._seconds += seconds
+        if self._seconds < _WINDOW:
+            return False
+        self._rate = _smooth(self._rate, self._rows / self._seconds)
+        self._rows, self._seconds = 0, 0.0
+        target = self._settings.target
+        wanted = self._settings.max_rows if target is None else int(self._rate * target)
+        before, self.capacity = self.capacity, self._clamp(wanted)
+        return self.capacity != before
+
+    def _clamp(self, wanted: int) -> int:
+        rows = min(max(wanted, self._settings.min_rows), self._settings.max_rows)
+        if self._row_bytes:
+            rows = min(rows, int(self._settings.max_bytes / self._row_bytes))
+        return max(rows, 1)
+
+
+class Slicer:
+    """Rows for the next step: `rows`, never 0."""
+
+    def __init__(self, budget: float, limit: int) -> None:
+        self._budget = budget
+        self._limit = limit
+        self._cost: float | None = None
+        self.rows = min(FIRST_SLICE, limit)
+
+    def observe(self, rows: int, seconds: float) -> None:
+        if rows < FIRST_SLICE and seconds * 4 <= self._budget:
+            return  # so few rows mostly show what a call costs, not what a row does
+        cost = seconds / rows
+        if self._cost is None or cost >= self._cost:
+            self._cost = cost
+        else:
+            self._cost += _COST_FALLS * (cost - self._cost)
+        fits = self._limit if self._cost * self._limit <= self._budget else int(self._budget / self._cost)
+        self.rows = max(1, min(fits, max(self.rows, 2 * rows), self._limit))
+
+
+def _smooth(old: float | None, new: float) -> float:
+    return new if old is None else old + _SMOOTHING * (new - old)
