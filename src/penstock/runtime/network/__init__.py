@@ -1,0 +1,1 @@
+"""Authenticated connections between processes, and the exchange of elements and grants over them."""
