@@ -1,0 +1,307 @@
+"""What the objects in a job's directory mean, and what may be done with them: pure decisions.
+
+Theory of operation
+-------------------
+The directory is the only truth, and it holds no status that could disagree with itself: a checkpoint is complete
+because an entry of the *log* names it. The log is a row of numbered objects, each made by conditional create, so of
+several drivers exactly one writes entry k, and whoever wants to write entry k has seen all entries before it. There are
+two kinds:
+
+- a *claim* raises the generation: from here on the directory belongs to the driver that wrote it;
+- a *completion* names a checkpoint whose data and metadata are durable.
+
+A driver that was overtaken finds its entry taken, reads on, meets a higher generation and is `Fenced`: it can complete
+nothing any more. Every entry carries its generation, so the last one alone tells who owns the directory.
+
+The log must not grow for ever. Every entry says which is the `oldest` that still counts: all from there to the end must
+exist (a hole is damage and is reported), all before are history. History is deleted except for the last `HISTORY`
+entries. A driver that slept so long that its own next entry is already deleted history could create it again; it
+therefore looks after every append whether there is anything beyond its entry (`check_last`), and readers ignore
+whatever lies before `oldest`.
+
+Cleaning happens in two steps: `classify` gives every object exactly one class with a reason; then `deletions` puts
+those that may go into an order in which a crash between any two does no harm: metadata before the data that it names.
+Nothing is deleted that a retained checkpoint references. A checkpoint is subsumed only by `keep` newer ones whose files
+are all there; broken ones do not count, so at least one restorable checkpoint stays. Ids from the newest complete one
+upwards are in the making and untouched, unless their owner says that they are aborted, or an older generation wrote
+them: that one is fenced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from penstock.core.ids import CheckpointId, Generation
+
+HISTORY = 100
+"""How many log entries stay at least, whether they still count or not."""
+
+
+class Fenced(Exception):
+    """A newer driver has claimed the job's directory; this one may not change anything any more."""
+
+
+class DamagedLog(Exception):
+    """An entry that still counts is missing."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(reason)
+        self.number = number
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    number: int
+    generation: Generation
+    oldest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    number: int
+    generation: Generation
+    oldest: int
+    checkpoint: CheckpointId
+    metadata: str
+    """Path of the metadata file."""
+    crc32: int
+    """Of the metadata file as a whole."""
+
+
+LogEntry = Claimed | Completed
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The entries that count, in their order."""
+
+    entries: tuple[LogEntry, ...] = ()
+
+    @property
+    def next_number(self) -> int:
+        return self.entries[-1].number + 1 if self.entries else 1
+
+    @property
+    def generation(self) -> Generation:
+        return self.entries[-1].generation if self.entries else Generation(0)
+
+    @property
+    def completions(self) -> tuple[Completed, ...]:
+        return tuple(entry for entry in self.entries if isinstance(entry, Completed))
+
+    @property
+    def newest(self) -> Completed | None:
+        return next((entry for entry in reversed(self.entries) if isinstance(entry, Completed)), None)
+
+    def find(self, checkpoint: CheckpointId) -> Completed | None:
+        return next((entry for entry in self.completions if entry.checkpoint == checkpoint), None)
+
+    def with_entry(self, entry: LogEntry) -> Log:
+        return read_log([*self.entries, entry])
+
+
+def counting(numbers: Collection[int], last: LogEntry) -> range:
+    """The numbers of the entries to read, given the listing and its last entry."""
+    missing = sorted(set(range(last.oldest, last.number)).difference(numbers))
+    if missing:
+        raise DamagedLog(missing[0], f"log entry {missing[0]} is missing, though entry {last.number} still needs it")
+    return range(last.oldest, last.number + 1)
+
+
+def read_log(entries: Iterable[LogEntry]) -> Log:
+    """The log out of its entries; drops those that the last one no longer needs, refuses holes and generations that go
+    back."""
+    ordered = sorted(entries, key=lambda entry: entry.number)
+    if not ordered:
+        return Log()
+    wanted = counting([entry.number for entry in ordered], ordered[-1])
+    kept = tuple(entry for entry in ordered if entry.number in wanted)
+    for before, after in pairwise(kept):
+        rises = (
+            after.generation > before.generation
+            if isinstance(after, Claimed)
+            else after.generation == before.generation
+        )
+        if not rises:
+            raise DamagedLog(
+                after.number,
+                f"log entry {after.number} is of generation {after.generation}, which cannot follow "
+                f"generation {before.generation} of entry {before.number}",
+            )
+    return Log(kept)
+
+
+def claim(log: Log, existing: Collection[str]) -> Claimed:
+    """The entry that makes the caller the owner. `existing`: the metadata files that are there."""
+    number = log.next_number
+    return Claimed(number, Generation(log.generation + 1), _oldest(log, existing, number))
+
+
+def complete(
+    log: Log, generation: Generation, checkpoint: CheckpointId, metadata: str, crc32: int, existing: Collection[str]
+) -> Completed:
+    """The entry that completes a checkpoint; its data and metadata are already durable."""
+    check_owner(log, generation)
+    newest = log.newest
+    if newest is not None and checkpoint <= newest.checkpoint:
+        raise ValueError(
+            f"checkpoint {checkpoint} cannot complete after {newest.checkpoint}: "
+            "checkpoints complete in the order of their numbers, older pending ones are aborted"
+        )
+    number = log.next_number
+    return Completed(number, generation, _oldest(log, existing, number), checkpoint, metadata, crc32)
+
+
+def _oldest(log: Log, existing: Collection[str], number: int) -> int:
+    """From where on entries count: the oldest completion whose metadata is still there. The newest one always counts,
+    even if its metadata got lost: a restore must stumble over that, not overlook it."""
+    needed = [entry.number for entry in log.completions if entry == log.newest or entry.metadata in existing]
+    return min(needed, default=number)
+
+
+def check_owner(log: Log, generation: Generation) -> None:
+    if log.generation != generation:
+        raise Fenced(
+            f"another driver has claimed this job's directory: generation {log.generation} is newer than this "
+            f"driver's {generation}. Only one driver may run a job; stop this one, or start it again to take over"
+        )
+
+
+def check_last(numbers: Iterable[int], own: int) -> None:
+    """After an append: the entry counts only if it is the last one."""
+    last = max(numbers, default=own)
+    if last > own:
+        raise Fenced(
+            f"log entry {own} of this driver came after entry {last} of another: another driver has claimed this job's "
+            "directory in the meantime. Only one driver may run a job; stop this one, or start it again to take over"
+        )
+
+
+def next_checkpoint(log: Log, seen: Iterable[CheckpointId]) -> CheckpointId:
+    """Above every id in the log and among the directories."""
+    named = [entry.checkpoint for entry in log.completions]
+    return CheckpointId(max([0, *named, *seen]) + 1)
+
+
+# ---- cleaning ----
+class Fate(StrEnum):
+    KEPT = "kept"
+    """A retained checkpoint needs it."""
+    PENDING = "pending"
+    """Of a checkpoint in the making."""
+    SUBSUMED = "subsumed"
+    """Of a complete checkpoint that enough newer ones have replaced."""
+    ABANDONED = "abandoned"
+    """Of a checkpoint that never completed and never will."""
+    ORPHANED = "orphaned"
+    """In the directory of a retained checkpoint, but no retained checkpoint references it."""
+    HISTORY = "history"
+    """A log entry that no longer counts."""
+
+    @property
+    def deletable(self) -> bool:
+        return self in (Fate.SUBSUMED, Fate.ABANDONED, Fate.ORPHANED, Fate.HISTORY)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file below `checkpoints/`, with what its name says."""
+
+    path: str
+    size: int
+    checkpoint: CheckpointId
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A file that a checkpoint needs, and how long it must be at least."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that cleaning decides upon."""
+
+    log: Log
+    log_numbers: Sequence[int]
+    files: Sequence[StoredFile]
+    references: Mapping[CheckpointId, Collection[Reference] | None]
+    """What each completion whose metadata exists needs, metadata included; None: its metadata cannot be read."""
+    generation: Generation
+    """Of the driver that cleans."""
+    keep: int
+    aborted: Collection[CheckpointId] = ()
+    pinned: Collection[CheckpointId] = ()
+    """Complete checkpoints that are being restored from: kept whatever their age."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    files: Mapping[str, Fate]
+    history: tuple[int, ...]
+    """Numbers of the log entries that may go, oldest first."""
+    retained: tuple[CheckpointId, ...]
+    subsumed: tuple[CheckpointId, ...]
+    broken: tuple[CheckpointId, ...]
+    """Retained, but files that they need are missing, too short or unreadable."""
+
+
+def restorable(references: Collection[Reference] | None, sizes: Mapping[str, int]) -> bool:
+    """Whether every file that the checkpoint needs is there in its full length."""
+    return references is not None and all(sizes.get(needed.path, -1) >= needed.size for needed in references)
+
+
+def classify(facts: Facts) -> Classified:
+    """Gives every file one fate. Decides nothing from what is absent in the listing but present in the log."""
+    sizes = {file.path: file.size for file in facts.files}
+    there = [entry for entry in facts.log.completions if entry.checkpoint in facts.references]
+    whole = [e.checkpoint for e in there if restorable(facts.references[e.checkpoint], sizes)]
+    floor = whole[-facts.keep] if len(whole) >= facts.keep else CheckpointId(0)
+    retained = tuple(e.checkpoint for e in there if e.checkpoint >= floor or e.checkpoint in facts.pinned)
+    subsumed = tuple(e.checkpoint for e in there if e.checkpoint not in retained)
+    needed = {r.path for checkpoint in retained for r in facts.references[checkpoint] or ()}
+    unreadable = {checkpoint for checkpoint in retained if facts.references[checkpoint] is None}
+    newest = facts.log.newest
+
+    def fate(file: StoredFile) -> Fate:
+        if file.path in needed or file.checkpoint in unreadable:
+            return Fate.KEPT
+        if file.checkpoint in subsumed:
+            return Fate.SUBSUMED
+        if file.checkpoint in retained:
+            return Fate.ORPHANED if file.generation <= facts.generation else Fate.PENDING
+        if newest is not None and file.checkpoint == newest.checkpoint:
+            return Fate.KEPT
+        if newest is not None and file.checkpoint < newest.checkpoint:
+            return Fate.ABANDONED
+        mine_and_aborted = file.checkpoint in facts.aborted and file.generation == facts.generation
+        return Fate.ABANDONED if mine_and_aborted or file.generation < facts.generation else Fate.PENDING
+
+    return Classified(
+        files={file.path: fate(file) for file in facts.files},
+        history=_history(facts.log, facts.log_numbers),
+        retained=retained,
+        subsumed=subsumed,
+        broken=tuple(checkpoint for checkpoint in retained if checkpoint not in whole),
+    )
+
+
+def _history(log: Log, numbers: Sequence[int]) -> tuple[int, ...]:
+    if not log.entries:
+        return ()
+    last = log.entries[-1]
+    floor = min(last.oldest, last.number - HISTORY + 1)
+    return tuple(sorted(number for number in numbers if number < floor))
+
+
+def deletions(classified: Classified, metadata: Collection[str]) -> tuple[str, ...]:
+    """The checkpoint files to delete, in order: first the metadata files (`metadata` names them), then what they
+    name."""
+    going = sorted(path for path, fate in classified.files.items() if fate.deletable)
+    return tuple(path for path in going if path in metadata) + tuple(path for path in going if path not in metadata)
