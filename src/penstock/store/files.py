@@ -39,7 +39,8 @@ class FileWriter(Protocol):
 class Files(Protocol):
     def open_write(self, path: str) -> FileWriter:
         """Opens a file for writing piece by piece, under its own name: for places that nobody reads before they are
-        told to. Replaces an older one; makes missing directories. A crash may leave a part of it, which `list` shows."""
+        told to. Replaces an older one; makes missing directories. A crash may leave a part of it, which `list`
+        shows."""
         ...
 
     def write(self, path: str, chunks: Iterable[Buffer]) -> int:
@@ -68,6 +69,6 @@ class Files(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def remove_stale(self, directory: str) -> int:
-        """Removes what writers that were killed left behind below the directory: temporary files that nobody has touched for
-        an hour. Returns how many."""
+        """Removes what writers that were killed left behind below the directory: temporary files that nobody has
+        touched for an hour. Returns how many."""
         ...

@@ -1,0 +1,308 @@
+"""The store of a job's checkpoints: claims the directory, completes, loads and cleans.
+
+What may be done is decided in `core/store.py`; this module reads the facts, asks, and executes the answer. Order
+matters in two places: a checkpoint's data is written before its committables, these before its metadata, this before
+the log entry that completes it; and a file is classified before any file is deleted. Safe to call from several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from penstock.core import store as decide
+from penstock.core.ids import CheckpointId, Generation, Uid
+from penstock.core.record import CheckpointRecord
+from penstock.core.store import Completed, Facts, Log, LogEntry, Reference, StoredFile
+from penstock.store import layout
+from penstock.store.documents import (
+    CommittablesFile,
+    Identity,
+    Metadata,
+    decode_committables,
+    encode_committables,
+    seal,
+    to_metadata,
+    to_record,
+    unseal,
+)
+from penstock.store.errors import CorruptCheckpoint, Fenced, NotComplete, OtherJob, UnknownFormat
+from penstock.store.files import Files
+from penstock.store.log import LogFiles
+from penstock.store.statistics import Statistics
+
+__all__ = ["CheckpointStore", "Claim", "CleanReport", "CorruptCheckpoint", "Fenced", "NotComplete", "UnknownFormat"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    generation: Generation
+    newest: CheckpointRecord | None
+    """What the job continues from: the newest complete checkpoint, or the one that was asked for."""
+    next_id: CheckpointId
+    """Above every id that was ever seen in this directory."""
+
+
+@dataclass(frozen=True)
+class CleanReport:
+    deleted: tuple[str, ...]
+    """Checkpoint files; log entries are not listed."""
+    retained: tuple[CheckpointId, ...]
+    broken: tuple[CheckpointId, ...]
+    """Retained, but not restorable: files are missing or too short."""
+
+
+class CheckpointStore:
+    def __init__(self, files: Files, job: str, keep: int = 3) -> None:
+        if keep < 1:
+            raise ValueError(
+                f"keep must be at least 1, not {keep}: without a retained checkpoint nothing can be restored"
+            )
+        self._files = files
+        self._job = job
+        self._keep = keep
+        self._log_files = LogFiles(files)
+        self._statistics = Statistics(files)
+        self._lock = threading.RLock()
+        self._log: Log | None = None
+        """As last seen by this driver; None when an operation ended in doubt and it must be read again."""
+        self._generation: Generation | None = None
+        self._pinned: set[CheckpointId] = set()
+        self._references: dict[Completed, tuple[Reference, ...]] = {}
+
+    @staticmethod
+    def directory_of(checkpoint: CheckpointId) -> str:
+        """Relative to the root of the files; the paths in handles are relative to it."""
+        return layout.checkpoint_directory(checkpoint)
+
+    # ---- owning the directory ----
+    def claim(self, restore: CheckpointId | None = None) -> Claim:
+        """Makes this driver the owner and fences all earlier ones. `restore` names a checkpoint to continue from
+        instead of the newest one. Raises `OtherJob`, and what `load` raises."""
+        with self._lock:
+            self._check_identity(make=True)
+            log, entry = self._log_files.append(self._log_files.read(), decide.claim)
+            assert entry is not None
+            self._log, self._generation = log, entry.generation
+            newest = self._load(log, restore) if restore is not None or log.newest is not None else None
+            seen = (file.checkpoint for file in self._stored_files())
+            return Claim(entry.generation, newest, decide.next_checkpoint(log, seen))
+
+    def _check_identity(self, make: bool) -> None:
+        try:
+            content = self._files.read(layout.IDENTITY)
+        except FileNotFoundError as error:
+            if self._log_files.numbers():
+                raise CorruptCheckpoint(
+                    layout.IDENTITY,
+                    "the file is missing, though the directory has a log",
+                    f"Put it back if the directory belongs to job {self._job!r}, or choose another directory",
+                ) from error
+            if not make:
+                return
+            try:
+                self._files.create(layout.IDENTITY, seal(Identity(self._job)))
+                return
+            except FileExistsError:
+                content = self._files.read(layout.IDENTITY)
+        job = unseal(layout.IDENTITY, content, Identity).job
+        if job != self._job:
+            raise OtherJob(
+                f"the checkpoint directory belongs to job {job!r}, this is job {self._job!r}. "
+                "Give every job a directory of its own, or the job its old name back."
+            )
+
+    # ---- completing ----
+    def complete(self, record: CheckpointRecord) -> None:
+        """Makes the checkpoint complete. Its data files are durable already. Raises `Fenced` when another driver has
+        claimed the directory; on `OSError` ask `is_complete`, the answer to the last write may have been lost.
+        Repeating is harmless."""
+        with self._lock:
+            generation = self._owned()
+            if record.generation != generation:
+                raise Fenced(
+                    f"checkpoint {record.checkpoint} was taken in generation {record.generation}, "
+                    f"but this driver has generation {generation}"
+                )
+            log, self._log = self._log if self._log is not None else self._log_files.read(), None
+            if log.find(record.checkpoint) is None:
+                decide.check_owner(log, generation)
+                path, crc = self._write_metadata(record)
+
+                def entry(log: Log, existing: Collection[str]) -> LogEntry | None:
+                    found = log.find(record.checkpoint)
+                    if found is not None and found.generation == generation:
+                        return None
+                    return decide.complete(log, generation, record.checkpoint, path, crc, existing)
+
+                log, _ = self._log_files.append(log, entry)
+                self._pinned.clear()
+            self._log = log
+
+    def _write_metadata(self, record: CheckpointRecord) -> tuple[str, int]:
+        committables = None
+        if any(record.committables.values()):
+            content = encode_committables(record.committables)
+            path = layout.committables_path(record.checkpoint, record.generation)
+            self._files.write(path, [content])
+            committables = CommittablesFile(path.rpartition("/")[2], len(content), zlib.crc32(content))
+        document = seal(to_metadata(record, committables))
+        path = layout.metadata_path(record.checkpoint, record.generation)
+        self._files.write(path, [document])
+        return path, zlib.crc32(document)
+
+    def is_complete(self, checkpoint: CheckpointId) -> bool:
+        """What the directory says now, whatever this driver believes."""
+        with self._lock:
+            return self._read_log().find(checkpoint) is not None
+
+    def _owned(self) -> Generation:
+        if self._generation is None:
+            raise RuntimeError("claim() the job's directory first")
+        return self._generation
+
+    def _read_log(self) -> Log:
+        self._log = self._log_files.read()
+        return self._log
+
+    # ---- reading ----
+    def completed(self) -> list[CheckpointId]:
+        """All complete checkpoints that are still there, oldest first."""
+        with self._lock:
+            self._check_identity(make=False)
+            log = self._read_log()
+            existing = self._log_files.existing(log)
+            return [entry.checkpoint for entry in log.completions if entry == log.newest or entry.metadata in existing]
+
+    def load(self, checkpoint: CheckpointId | None = None) -> CheckpointRecord:
+        """The newest complete checkpoint or the named one, never silently another one. Verifies the metadata and that
+        all files are there in their full length. Raises `NotComplete`, `CorruptCheckpoint`, `UnknownFormat`,
+        `OtherJob`."""
+        with self._lock:
+            self._check_identity(make=False)
+            return self._load(self._read_log(), checkpoint)
+
+    def _load(self, log: Log, checkpoint: CheckpointId | None) -> CheckpointRecord:
+        entry = log.newest if checkpoint is None else log.find(checkpoint)
+        if entry is None:
+            wanted = (
+                "no checkpoint of this job is complete"
+                if checkpoint is None
+                else f"checkpoint {checkpoint} is not complete"
+            )
+            raise NotComplete(f"{wanted}: {self._alternatives(log)}")
+        self._pinned.add(entry.checkpoint)
+        metadata = self._metadata(entry)
+        listed = {file.path: file.size for file in self._files.list(self.directory_of(entry.checkpoint))}
+        for needed in _references(entry, metadata):
+            size = listed.get(needed.path)
+            if size is None:
+                raise CorruptCheckpoint(needed.path, f"the file is missing; checkpoint {entry.checkpoint} needs it")
+            if size < needed.size:
+                raise CorruptCheckpoint(needed.path, f"the file has {size} bytes, at least {needed.size} were written")
+        return to_record(metadata, self._committables(entry, metadata.committables))
+
+    def _alternatives(self, log: Log) -> str:
+        existing = self._log_files.existing(log)
+        there = [str(entry.checkpoint) for entry in log.completions if entry.metadata in existing]
+        if not there:
+            return "there is none to restore from. Start the job without naming a checkpoint to begin from scratch"
+        return f"it never completed, or retention has removed it. Complete ones: {', '.join(there)}"
+
+    def _metadata(self, entry: Completed) -> Metadata:
+        try:
+            content = self._files.read(entry.metadata)
+        except FileNotFoundError as error:
+            found = f"the file is missing; log entry {entry.number} says that checkpoint {entry.checkpoint} is complete"
+            raise CorruptCheckpoint(entry.metadata, found) from error
+        metadata = unseal(entry.metadata, content, Metadata)
+        crc = zlib.crc32(content)
+        if crc != entry.crc32 or metadata.checkpoint != entry.checkpoint:
+            found = (
+                f"it is not the file that log entry {entry.number} completed (checksum {crc}, recorded {entry.crc32})"
+            )
+            raise CorruptCheckpoint(entry.metadata, found)
+        return metadata
+
+    def _committables(self, entry: Completed, file: CommittablesFile | None) -> Mapping[Uid, tuple[bytes, ...]]:
+        if file is None:
+            return {}
+        path = f"{self.directory_of(entry.checkpoint)}/{file.path}"
+        return decode_committables(path, self._files.read(path), file)
+
+    # ---- cleaning ----
+    def clean(self, aborted: Collection[CheckpointId] = ()) -> CleanReport:
+        """Deletes what no retained checkpoint needs. `aborted`: ids of this driver that will never complete. Repeating
+        after a crash or an `OSError` goes on where it ended. Raises `Fenced`."""
+        with self._lock:
+            generation = self._owned()
+            log = self._read_log()
+            decide.check_owner(log, generation)
+            stored = list(self._stored_files())
+            facts = Facts(
+                log=log,
+                log_numbers=self._log_files.numbers(),
+                files=stored,
+                references=dict(self._known_references(log, {file.path for file in stored})),
+                generation=generation,
+                keep=self._keep,
+                aborted=tuple(aborted),
+                pinned=tuple(self._pinned),
+            )
+        classified = decide.classify(facts)
+        metadata = {layout.metadata_path(file.checkpoint, file.generation) for file in stored}
+        doomed = decide.deletions(classified, metadata)
+        for path in doomed:
+            self._files.delete(path)
+        for number in classified.history:
+            self._log_files.delete(number)
+        self._files.remove_stale("")
+        return CleanReport(doomed, classified.retained, classified.broken)
+
+    def _stored_files(self) -> Iterator[StoredFile]:
+        for file in self._files.list(layout.CHECKPOINTS):
+            owner = layout.checkpoint_file(file.path)
+            if owner is not None:
+                yield StoredFile(file.path, file.size, *owner)
+
+    def _known_references(
+        self, log: Log, paths: Collection[str]
+    ) -> Iterator[tuple[CheckpointId, tuple[Reference, ...] | None]]:
+        """Metadata never changes, so each file is read once."""
+        self._references = {entry: known for entry, known in self._references.items() if entry in log.completions}
+        for entry in log.completions:
+            if entry.metadata not in paths:
+                continue
+            if entry not in self._references:
+                try:
+                    self._references[entry] = tuple(_references(entry, self._metadata(entry)))
+                except (CorruptCheckpoint, UnknownFormat):
+                    # Reported as broken by the cleaner, with its cause by `load`.
+                    yield entry.checkpoint, None
+                    continue
+            yield entry.checkpoint, self._references[entry]
+
+    # ---- statistics ----
+    def record_statistics(self, entry: Mapping[str, object]) -> None:
+        """Keeps the figures of a completed or failed checkpoint: anything that JSON can hold."""
+        self._statistics.record(self._owned(), entry)
+
+    def statistics(self) -> list[dict[str, object]]:
+        """Oldest first, those of earlier drivers included."""
+        return list(self._statistics.read())
+
+
+def _references(entry: Completed, metadata: Metadata) -> Iterator[Reference]:
+    """Every file that the checkpoint needs, in the length that it must have at least."""
+    directory = layout.checkpoint_directory(entry.checkpoint)
+    ends: dict[str, int] = {}
+    for subtask in metadata.subtasks:
+        for handle in subtask.handles:
+            ends[handle.path] = max(ends.get(handle.path, 0), handle.offset + handle.length)
+    if metadata.committables is not None:
+        ends[metadata.committables.path] = metadata.committables.length
+    yield Reference(entry.metadata, 0)
+    for name, size in ends.items():
+        yield Reference(f"{directory}/{name}", size)

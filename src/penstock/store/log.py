@@ -1,0 +1,76 @@
+"""The log of a job's directory: reads what counts, appends by conditional create. What entries mean is in
+`core/store.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from penstock.core.store import Claimed, Completed, DamagedLog, Log, LogEntry, check_last, counting, read_log
+from penstock.store import layout
+from penstock.store.documents import decode_entry, encode_entry
+from penstock.store.errors import CorruptCheckpoint
+from penstock.store.files import Files
+
+_PATIENCE = 100
+"""Every lost race means that somebody else appended; so many in a row mean that something is wrong."""
+
+
+class LogFiles:
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def numbers(self) -> list[int]:
+        """Of all entries that are there, also those that no longer count."""
+        found = (layout.log_number(file.path) for file in self._files.list(layout.LOG))
+        return sorted(number for number in found if number is not None)
+
+    def read(self) -> Log:
+        """The entries that count; reads only those."""
+        numbers = self.numbers()
+        if not numbers:
+            return Log()
+        try:
+            last = self._entry(numbers[-1])
+            return read_log([*(self._entry(number) for number in counting(numbers, last)[:-1]), last])
+        except DamagedLog as damage:
+            raise CorruptCheckpoint(
+                layout.log_path(damage.number),
+                str(damage),
+                "Put the file back from a copy of the directory. If there is none: the checkpoints themselves are "
+                "below checkpoints/, but which of them are complete can no longer be told for sure",
+            ) from damage
+
+    def existing(self, log: Log) -> set[str]:
+        """The metadata files that the log names and that are there."""
+        return {entry.metadata for entry in log.completions if self._files.exists(entry.metadata)}
+
+    def append(
+        self, log: Log, decide: Callable[[Log, Collection[str]], LogEntry | None]
+    ) -> tuple[Log, LogEntry | None]:
+        """Appends what `decide` makes of the log. When another entry is there already, reads on and decides anew;
+        `decide` raises `Fenced`, or answers None when there is nothing left to append. Returns the log as it is
+        then."""
+        existing = self.existing(log)
+        for _ in range(_PATIENCE):
+            entry = decide(log, existing)
+            if entry is None:
+                return log, None
+            try:
+                self._files.create(layout.log_path(entry.number), encode_entry(entry))
+            except FileExistsError:
+                log = self.read()
+                existing = self.existing(log)
+                continue
+            check_last(self.numbers(), entry.number)
+            return log.with_entry(entry), entry
+        raise OSError(f"gave up after losing {_PATIENCE} races for the next entry of {layout.LOG}/")
+
+    def delete(self, number: int) -> None:
+        self._files.delete(layout.log_path(number))
+
+    def _entry(self, number: int) -> Claimed | Completed:
+        path = layout.log_path(number)
+        try:
+            return decode_entry(path, number, self._files.read(path))
+        except FileNotFoundError as error:
+            raise DamagedLog(number, f"log entry {number} vanished while the log was read") from error

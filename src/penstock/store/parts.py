@@ -1,0 +1,67 @@
+"""Parts of a snapshot as files: one data file per subtask and write, its parts one after another, a checksum on
+each."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from penstock.core.handles import PartHandle
+from penstock.core.ids import Uid
+from penstock.state.parts import Buffer, CapturedPart
+from penstock.store.errors import CorruptCheckpoint
+from penstock.store.files import Files
+
+__all__ = ["CorruptCheckpoint", "reader", "write_parts"]
+
+
+def write_parts(files: Files, path: str, parts: Mapping[Uid, Sequence[CapturedPart]]) -> list[PartHandle]:
+    """Encodes the parts and writes them to one file (see `layout.data_path`); no file if there are no parts.
+
+    Parts are encoded one by one while the file is written, so that only one of them is in memory in its encoded form.
+    """
+    handles: list[PartHandle] = []
+    if any(parts.values()):
+        files.write(path, _encoded(parts, path.rpartition("/")[2], handles))
+    return handles
+
+
+def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], name: str, handles: list[PartHandle]) -> Iterator[Buffer]:
+    """Yields the file's content and adds a handle for each part that has been yielded whole."""
+    offset = 0
+    for uid, captured in parts.items():
+        for part in captured:
+            crc, length = 0, 0
+            for chunk in part.encode():
+                view = memoryview(chunk).cast("B")
+                crc = zlib.crc32(view, crc)
+                length += view.nbytes
+                yield view
+            handles.append(
+                PartHandle(uid, part.name, part.kind, name, offset, length, crc, part.key_groups, part.channel)
+            )
+            offset += length
+
+
+def reader(files: Files, directory: str, handle: PartHandle) -> Callable[[], memoryview]:
+    """Reads one part when called, and verifies it. `directory` is the checkpoint's, relative to the root of `files`."""
+    path = f"{directory}/{handle.path}"
+
+    def read() -> memoryview:
+        what = f"part {handle.name!r} of operator {handle.uid!r} (bytes {handle.offset} to {_end(handle)})"
+        try:
+            content = files.read(path, handle.offset, handle.length)
+        except FileNotFoundError as error:
+            raise CorruptCheckpoint(path, f"the file is missing; it holds {what}") from error
+        if len(content) != handle.length:
+            raise CorruptCheckpoint(path, f"the file is too short: {what} has only {len(content)} bytes left")
+        crc = zlib.crc32(content)
+        if crc != handle.crc32:
+            raise CorruptCheckpoint(path, f"{what} has checksum {crc:08x}, but {handle.crc32:08x} was written")
+        return content
+
+    return read
+
+
+def _end(handle: PartHandle) -> int:
+    return handle.offset + handle.length
