@@ -1,3 +1,64 @@
-"""Penstock: fault-tolerant stateful streaming on PySpark."""
+"""Penstock: fault-tolerant stateful streaming on PySpark.
+
+Every public name is here and is loaded when it is first used: `import penstock` itself loads nothing of Arrow, Polars,
+Numba or PySpark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock import restart, sinks, sources
+    from penstock.api.checkpoints import Checkpoints
+    from penstock.api.keyed import KeyedStream
+    from penstock.api.pipeline import Pipeline
+    from penstock.api.stream import Stream
+    from penstock.core.barrier import Mode
+    from penstock.core.settings import InFlightSettings, RuntimeSettings
+    from penstock.graph.errors import PipelineError, UnnamedOperatorWarning
 
 __version__ = "0.1.0"
+
+_MODULES = ("restart", "sinks", "sources")
+_HOME_OF = {
+    "Checkpoints": "penstock.api.checkpoints",
+    "InFlightSettings": "penstock.core.settings",
+    "KeyedStream": "penstock.api.keyed",
+    "Mode": "penstock.core.barrier",
+    "Pipeline": "penstock.api.pipeline",
+    "PipelineError": "penstock.graph.errors",
+    "RuntimeSettings": "penstock.core.settings",
+    "Stream": "penstock.api.stream",
+    "UnnamedOperatorWarning": "penstock.graph.errors",
+}
+
+__all__ = [
+    "Checkpoints",
+    "InFlightSettings",
+    "KeyedStream",
+    "Mode",
+    "Pipeline",
+    "PipelineError",
+    "RuntimeSettings",
+    "Stream",
+    "UnnamedOperatorWarning",
+    "restart",
+    "sinks",
+    "sources",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"penstock.{name}")
+    if name in _HOME_OF:
+        value = getattr(import_module(_HOME_OF[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

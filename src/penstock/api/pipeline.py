@@ -1,0 +1,127 @@
+"""`Pipeline`: sources, streams and sinks that run together as one job."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.api.checkpoints import Checkpoints
+from penstock.api.stream import Stream
+from penstock.core.ids import CheckpointId
+from penstock.core.settings import RuntimeSettings
+from penstock.graph import nodes
+from penstock.graph.build import build
+from penstock.graph.errors import PipelineError, UnnamedOperatorWarning
+from penstock.graph.explain import explain
+from penstock.graph.job import JobGraph
+from penstock.graph.places import calling_place
+from penstock.graph.plan import Plan
+from penstock.graph.shipping import check_shippable
+from penstock.graph.uids import assign_uids, check_uid, unnamed_warning
+from penstock.graph.validate import check_key_groups, check_parallelism
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.connectors.base import Source
+    from penstock.core.restarts import RestartSettings
+    from penstock.spark.job import Job, JobResult
+
+
+class Pipeline:
+    """A job to be: give it sources, connect them to sinks, then `run()` or `start()` it.
+
+    `name`: of the job; its checkpoints carry it.
+    `parallelism`: how many subtasks every operator has that says nothing else.
+    `checkpoints`: None runs without any: after a failure the job begins from scratch.
+    `spark`: the session to run on; None starts an embedded local one.
+    `restart`: what to do after a failure, see `ps.restart`; None for the default, exponential delays.
+    `key_groups`: into how many groups keys are divided, the highest parallelism that keyed state can ever have; fixed
+    for its life.
+    `spares`: workers that wait idle to take over from a lost one.
+    `runtime`: all finer settings.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        parallelism: int = 2,
+        checkpoints: Checkpoints | None = None,
+        spark: SparkSession | None = None,
+        restart: RestartSettings | None = None,
+        key_groups: int = 128,
+        spares: int = 0,
+        runtime: RuntimeSettings | None = None,
+    ) -> None:
+        _check_settings(name, parallelism, checkpoints, key_groups, spares)
+        self._plan = Plan(name, parallelism, key_groups)
+        self._checkpoints, self._spark, self._restart = checkpoints, spark, restart
+        self._runtime = replace(runtime or RuntimeSettings(), spares=spares)
+        self._warned = False
+
+    @property
+    def name(self) -> str:
+        return self._plan.name
+
+    def source(self, source: Source, *, uid: str | None = None, parallelism: int | None = None) -> Stream:
+        """A stream of the source's records."""
+        return Stream(self._plan, nodes.add_source(self._plan, source, uid, parallelism))
+
+    def graph(self) -> JobGraph:
+        """The job as it would run: checked, named, cut into chains. Raises a `PipelineError` if it could not."""
+        graph = build(self._plan)
+        check_shippable(self._plan)
+        self._warn_of_unnamed()
+        return graph
+
+    def explain(self) -> str:
+        """The graph as text: chains, their operators and schemas, and how they are connected."""
+        return explain(build(self._plan))
+
+    def start(self, *, restore: CheckpointId | int | None = None) -> Job:
+        """Starts the job and returns at once. It goes on from the newest complete checkpoint, or from the one named by
+        `restore`."""
+        graph = self.graph()
+        from penstock.spark.job import start_job  # PySpark is loaded only to run
+
+        return start_job(
+            graph,
+            spark=self._spark,
+            checkpoints=self._checkpoints.settings if self._checkpoints else None,
+            directory=self._checkpoints.directory if self._checkpoints else None,
+            runtime=self._runtime,
+            restarts=self._restart,
+            restore=None if restore is None else CheckpointId(restore),
+        )
+
+    def run(self, *, restore: CheckpointId | int | None = None) -> JobResult:
+        """Starts the job and waits for its end. Raises `JobFailed` if it fails."""
+        return self.start(restore=restore).wait()
+
+    def _warn_of_unnamed(self) -> None:
+        message = unnamed_warning(self._plan, assign_uids(self._plan))
+        if message is not None and not self._warned:
+            self._warned = True
+            place = calling_place()
+            warnings.warn_explicit(message, UnnamedOperatorWarning, place.file, place.line)
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.name!r}: {len(self._plan.nodes)} operators>"
+
+
+def _check_settings(name: str, parallelism: int, checkpoints: Checkpoints | None, key_groups: int, spares: int) -> None:
+    try:
+        check_uid(name)
+    except ValueError as error:
+        raise PipelineError(f"Pipeline: {str(error).replace('uid=', 'name=', 1)}") from None
+    check_parallelism(parallelism)
+    check_key_groups(key_groups)
+    if not isinstance(spares, int) or isinstance(spares, bool) or spares < 0:
+        raise PipelineError(f"spares={spares!r} must be a whole number of at least 0")
+    if checkpoints is not None and not isinstance(checkpoints, Checkpoints):
+        raise PipelineError(
+            f"checkpoints={checkpoints!r} must be a Checkpoints object, for example "
+            'checkpoints=ps.Checkpoints("s3://bucket/orders", every="1s")'
+        )

@@ -1,0 +1,169 @@
+"""Streams: what a pipeline's operators are written on.
+
+A stream is an immutable value. Every method returns a new one and leaves the old one as it was, so one stream can be
+used many times: each use gets all of its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from penstock.api.durations import Duration, seconds
+from penstock.graph import nodes
+from penstock.graph.job import Partitioning
+from penstock.graph.plan import Plan
+from penstock.graph.schemas import Returns
+from penstock.operators.expressions import StepKind
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+    from penstock.api.keyed import KeyedStream
+    from penstock.connectors.base import Sink
+
+_KEYED_METHODS = ("process", "reduce")
+
+
+class Stream:
+    """Records on their way. Made by `Pipeline.source` and by the methods of other streams."""
+
+    def __init__(self, plan: Plan, routes: nodes.Routes) -> None:
+        self._plan, self._routes = plan, routes
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the stream's records, known while the pipeline is written."""
+        return nodes.schema_of(self._routes)
+
+    @property
+    def columns(self) -> list[str]:
+        names: list[str] = self.schema.names
+        return names
+
+    def filter(self, *predicates: Any, uid: str | None = None, parallelism: int | None = None, **equal: Any) -> Stream:
+        """Keeps the rows for which all predicates (Polars expressions) hold: `filter(pl.col("amount") > 100,
+        country="fr")`."""
+        return self._expressions(StepKind.FILTER, predicates, equal, uid, parallelism)
+
+    def select(self, *columns: Any, uid: str | None = None, parallelism: int | None = None, **named: Any) -> Stream:
+        """Exactly these columns: names or Polars expressions, `select("user", total=pl.col("price") *
+        pl.col("count"))`.
+
+        A column that is itself to be called `uid` or `parallelism` is written with `.alias("uid")`.
+        """
+        return self._expressions(StepKind.SELECT, columns, named, uid, parallelism)
+
+    def with_columns(
+        self, *columns: Any, uid: str | None = None, parallelism: int | None = None, **named: Any
+    ) -> Stream:
+        """Adds or replaces columns, as `select` computes them."""
+        return self._expressions(StepKind.WITH_COLUMNS, columns, named, uid, parallelism)
+
+    def map_batches(
+        self,
+        function: Callable[[pl.DataFrame], pl.DataFrame],
+        *,
+        returns: Returns | None = None,
+        uid: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """A function of whole batches. Where the stream is cut into batches changes from run to run: the result for a
+        row must not depend on its neighbours. Without `returns` the columns stay as they are."""
+        return self._with(nodes.add_map_batches(self._plan, self._routes, function, returns, uid, parallelism))
+
+    def map(
+        self,
+        function: Callable[[dict[str, Any]], Mapping[str, Any]],
+        *,
+        returns: Returns | None = None,
+        uid: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """A function from row (a dict) to row: `map(lambda row: {"n": row["n"] + 1}, returns={"n": int})`."""
+        return self._with(nodes.add_map(self._plan, self._routes, function, returns, uid, parallelism))
+
+    def flat_map(
+        self,
+        function: Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]],
+        *,
+        returns: Returns | None = None,
+        uid: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """A function from row to any number of rows: a list of dicts, or a generator of them."""
+        return self._with(nodes.add_flat_map(self._plan, self._routes, function, returns, uid, parallelism))
+
+    def with_watermark(
+        self, column: str, *, delay: Duration = 0, uid: str | None = None, parallelism: int | None = None
+    ) -> Stream:
+        """Takes event time from a column (a timestamp, a date, or integer milliseconds): time is up to the highest
+        value seen, less the `delay` that a record may come late."""
+        try:
+            allowed = seconds(delay, "delay")
+        except ValueError as error:
+            raise nodes.site_of("with_watermark", uid).error(str(error)) from None
+        return self._with(nodes.add_watermark(self._plan, self._routes, column, allowed, uid, parallelism))
+
+    def key_by(self, *columns: str) -> KeyedStream:
+        """Brings all records of a key to one place, where `process` and `reduce` keep state for it."""
+        from penstock.api.keyed import KeyedStream  # the two kinds of stream know each other
+
+        return KeyedStream(self._plan, nodes.keyed(self._routes, columns), columns)
+
+    def rebalance(self) -> Stream:
+        """Spreads the records evenly over the subtasks of the next operator, batch by batch."""
+        return self._with(nodes.rerouted(self._routes, Partitioning.REBALANCE))
+
+    def broadcast(self) -> Stream:
+        """Gives every record to every subtask of the next operator."""
+        return self._with(nodes.rerouted(self._routes, Partitioning.BROADCAST))
+
+    def union(self, *others: Stream) -> Stream:
+        """The records of all these streams, in no particular order between them. All must have the same columns and
+        types."""
+        for other in others:
+            if not isinstance(other, Stream):
+                raise nodes.site_of("union").error(f"takes streams, not {type(other).__name__}")
+        return self._with(nodes.united(self._plan, self._routes, [(other._plan, other._routes) for other in others]))
+
+    def sink(self, sink: Sink, *, uid: str | None = None, parallelism: int | None = None) -> None:
+        """Ends the stream in a sink."""
+        nodes.add_sink(self._plan, self._routes, sink, uid, parallelism)
+
+    def _expressions(
+        self,
+        kind: StepKind,
+        positional: tuple[Any, ...],
+        named: dict[str, Any],
+        uid: str | None,
+        parallelism: int | None,
+    ) -> Stream:
+        return self._with(nodes.add_expressions(self._plan, self._routes, kind, positional, named, uid, parallelism))
+
+    def _with(self, routes: nodes.Routes) -> Stream:
+        return Stream(self._plan, routes)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
+        return f"<{type(self).__name__} of {' and '.join(str(route.node) for route in self._routes)}: {fields}>"
+
+    def __iter__(self) -> Iterable[Any]:
+        raise TypeError(
+            "a stream cannot be iterated while the pipeline is written: end it with .sink(ps.sinks.Collect()) and run "
+            "the pipeline"
+        )
+
+    if not TYPE_CHECKING:  # type checkers know what exists; people who guess get an answer
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _KEYED_METHODS:
+                raise AttributeError(
+                    f"{name} keeps state per key, and this stream has no key: write stream.key_by(...).{name}(...)"
+                )
+            raise AttributeError(f"a Stream has no {name!r}; it has {', '.join(_public_methods(Stream))}")
+
+
+def _public_methods(kind: type) -> list[str]:
+    return [name for name in vars(kind) if not name.startswith("_")]

@@ -1,0 +1,94 @@
+"""From the plan to the job graph: operators that are connected one to one become chains, the rest become edges.
+
+An operator joins the chain of its input if that input is its only one, comes by FORWARD, has the same parallelism, and
+nobody else consumes it. Everything else - an exchange, a union, a fan-out, another parallelism - needs channels and
+begins a new chain. A forward way between different parallelisms is a REBALANCE. Within a chain, neighbouring expression
+operators (filter, select, with_columns) become one operator under the first one's uid, so that Polars sees, and
+optimises, them as one query.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import groupby
+
+from penstock.core.ids import ChainId, EdgeId, Uid
+from penstock.graph.job import Chain, Edge, JobGraph, OperatorSpec, Partitioning
+from penstock.graph.plan import Node, Plan, Route
+from penstock.graph.uids import assign_uids
+from penstock.graph.validate import check_plan
+from penstock.operators.expressions import ExpressionOperator
+
+
+def build(plan: Plan) -> JobGraph:
+    """Checks the plan as a whole and cuts it into chains and edges."""
+    check_plan(plan)
+    uids = assign_uids(plan)
+    runs = _chain_up(plan)
+    chains = tuple(_chain(run, plan, uids) for run in runs)
+    chain_of = {node: chain.id for run, chain in zip(runs, chains, strict=True) for node in run}
+    edges: list[Edge] = []
+    for run in runs:
+        for route in run[0].inputs:
+            edges.append(_edge(EdgeId(len(edges)), route, run[0], plan, chain_of))
+    return JobGraph(plan.name, chains, tuple(edges), plan.key_groups)
+
+
+def partitioning_of(plan: Plan, route: Route, consumer: Node) -> Partitioning:
+    """As written, but a forward way between different parallelisms spreads whole batches instead."""
+    if route.partitioning is Partitioning.FORWARD and plan.parallelism_of(route.node) != plan.parallelism_of(consumer):
+        return Partitioning.REBALANCE
+    return route.partitioning
+
+
+def _chain_up(plan: Plan) -> list[list[Node]]:
+    """The chains as runs of nodes. A run's place is that of its first node, which makes the order topological: whatever
+    feeds a run's first node was written before it, and so was the first node of the run it belongs to."""
+    consumers = Counter(route.node for node in plan.nodes for route in node.inputs)
+    run_of: dict[Node, list[Node]] = {}
+    runs: list[list[Node]] = []
+    for node in plan.nodes:
+        if _continues_its_input(plan, node, consumers):
+            run = run_of[node.inputs[0].node]
+        else:
+            run = []
+            runs.append(run)
+        run.append(node)
+        run_of[node] = run
+    return runs
+
+
+def _continues_its_input(plan: Plan, node: Node, consumers: Mapping[Node, int]) -> bool:
+    if len(node.inputs) != 1:
+        return False
+    (route,) = node.inputs
+    return consumers[route.node] == 1 and partitioning_of(plan, route, node) is Partitioning.FORWARD
+
+
+def _chain(run: Sequence[Node], plan: Plan, uids: Mapping[Node, Uid]) -> Chain:
+    operators: list[OperatorSpec] = []
+    for is_expression, group in groupby(run, key=lambda node: bool(node.steps)):
+        if is_expression:
+            operators.append(_fused(list(group), uids))
+        else:
+            operators.extend(_spec(node, uids[node]) for node in group)
+    return Chain(ChainId(uids[run[0]]), tuple(operators), plan.parallelism_of(run[0]))
+
+
+def _spec(node: Node, uid: Uid) -> OperatorSpec:
+    return OperatorSpec(uid, node.name, node.factory, node.schema, node.stateful, node.sink)
+
+
+def _fused(nodes: Sequence[Node], uids: Mapping[Node, Uid]) -> OperatorSpec:
+    steps = tuple(step for node in nodes for step in node.steps)
+    schema = nodes[-1].schema
+    name = " + ".join(node.name for node in nodes)
+    return OperatorSpec(uids[nodes[0]], name, partial(ExpressionOperator, steps, schema), schema)
+
+
+def _edge(edge: EdgeId, route: Route, target: Node, plan: Plan, chain_of: Mapping[Node, ChainId]) -> Edge:
+    assert route.node.schema is not None, "a sink has no output"
+    partitioning = partitioning_of(plan, route, target)
+    return Edge(edge, chain_of[route.node], chain_of[target], partitioning, route.node.schema, route.key)

@@ -1,0 +1,80 @@
+"""The logical plan: what the user wrote, operator by operator, before it is cut into chains.
+
+A plan only grows, and a node's inputs exist before the node does: the order of creation is a topological order, and
+cycles cannot be written. Exchanges and unions are no nodes: a `Route` says how the records of a node find their way to
+a consumer, and a stream of several routes is a union.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from penstock.graph.errors import PipelineError, Site
+from penstock.graph.job import Partitioning
+
+if TYPE_CHECKING:
+    from penstock.connectors.base import Sink
+    from penstock.graph.job import OperatorFactory
+    from penstock.operators.expressions import Step
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operator of the plan. Compared by identity: two equal filters are two operators."""
+
+    site: Site
+    factory: OperatorFactory
+    schema: pa.Schema | None
+    """Of its output; None for a sink."""
+    inputs: tuple[Route, ...] = ()
+    """Empty for a source; several for an operator on a union."""
+    parallelism: int | None = None
+    """None: the pipeline's."""
+    stateful: bool = False
+    sink: Sink | None = None
+    steps: tuple[Step, ...] = ()
+    """Of an expression operator: neighbours in a chain are evaluated in one go."""
+
+    @property
+    def name(self) -> str:
+        return self.site.name
+
+    @property
+    def uid(self) -> str | None:
+        """As named by the user."""
+        return self.site.uid
+
+    def __str__(self) -> str:
+        return str(self.site)
+
+    def error(self, message: str) -> PipelineError:
+        return self.site.error(message)
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """The way of a node's records to a consumer."""
+
+    node: Node
+    partitioning: Partitioning = Partitioning.FORWARD
+    key: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Plan:
+    """All operators of one pipeline, in the order in which they were written."""
+
+    name: str
+    parallelism: int
+    key_groups: int
+    nodes: list[Node] = field(default_factory=list)
+
+    def add(self, node: Node) -> Node:
+        self.nodes.append(node)
+        return node
+
+    def parallelism_of(self, node: Node) -> int:
+        return self.parallelism if node.parallelism is None else node.parallelism

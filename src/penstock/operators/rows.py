@@ -1,0 +1,140 @@
+"""map and flat_map: a user's function of one row.
+
+Rows are dicts made from whole columns, and results become whole columns again: Arrow is never asked for one value. Only
+when something does not fit are the results looked at one by one, to say which row, column and value it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.operators.base import Collector, Operator
+from penstock.operators.conform import SchemaMismatch
+
+Row = dict[str, Any]
+
+
+def column_values(column: pa.Array) -> list[Any]:
+    """The column as Python values. Nanoseconds are beyond `datetime`: such times are cut to microseconds."""
+    data_type = column.type
+    if column.null_count == 0 and (pa.types.is_integer(data_type) or pa.types.is_floating(data_type)):
+        values: list[Any] = column.to_numpy().tolist()
+        return values
+    if (pa.types.is_timestamp(data_type) or pa.types.is_duration(data_type)) and data_type.unit == "ns":
+        coarse = pa.timestamp("us", data_type.tz) if pa.types.is_timestamp(data_type) else pa.duration("us")
+        column = column.cast(coarse, safe=False)
+    values = column.to_pylist()
+    return values
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+    names = batch.schema.names
+    for values in zip(*map(column_values, batch.columns), strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def batch_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """The rows as one batch; every row must have exactly the schema's columns."""
+    width = len(schema)
+    try:
+        if any(len(row) != width for row in rows):
+            raise KeyError
+        columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        _explain_misfit(rows, schema)
+        raise SchemaMismatch(f"the returned rows do not fit the declared schema: {error}") from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _explain_misfit(rows: Sequence[object], schema: pa.Schema) -> None:
+    """Finds the first row that does not fit and raises with what is wrong with it."""
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise SchemaMismatch(
+                f"result {number} is {type(row).__name__} {_shown(row)}, but a row is a dict: return {_example(schema)}"
+            )
+        missing = [name for name in schema.names if name not in row]
+        extra = [str(name) for name in row if name not in schema.names]
+        if missing:
+            raise SchemaMismatch(
+                f"result {number} lacks the column(s) {missing}: {_shown(row)}. Declared are {schema.names}; use None "
+                "for no value"
+            )
+        if extra:
+            raise SchemaMismatch(
+                f"result {number} has the undeclared column(s) {extra}: {_shown(row)}. Add them to returns={{...}} or "
+                "leave them out"
+            )
+        for field in schema:
+            try:
+                pa.array([row[field.name]], field.type)
+            except (TypeError, ValueError, OverflowError, AttributeError) as error:
+                value = row[field.name]
+                raise SchemaMismatch(
+                    f"result {number}: column {field.name!r} is declared as {field.type}, but got "
+                    f"{type(value).__name__} {_shown(value)}. "
+                    "Return a value of that type, or declare another in returns={...}"
+                ) from error
+
+
+def _shown(value: object, limit: int = 200) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+def _example(schema: pa.Schema) -> str:
+    return "{" + ", ".join(f"{name!r}: ..." for name in schema.names) + "}"
+
+
+def _with_row(error: Exception, row: Row) -> None:
+    """The runtime shows the first row of the batch; this says which one it really was."""
+    error.add_note(f"The function was called with the row {_shown(row)}")
+
+
+class MapOperator(Operator):
+    """One row in, one row out."""
+
+    def __init__(self, function: Callable[[Row], Mapping[str, Any]], schema: pa.Schema) -> None:
+        self._function, self._schema = function, schema
+
+    def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
+        function, results, row = self._function, [], {}
+        try:
+            for row in rows_of(batch):
+                results.append(function(row))
+        except Exception as error:
+            _with_row(error, row)
+            raise
+        out.emit(batch_of(results, self._schema))
+
+
+class FlatMapOperator(Operator):
+    """One row in, any number of rows out, in order."""
+
+    def __init__(self, function: Callable[[Row], Iterable[Mapping[str, Any]]], schema: pa.Schema) -> None:
+        self._function, self._schema = function, schema
+
+    def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
+        function, row = self._function, {}
+        results: list[Mapping[str, Any]] = []
+        try:
+            for row in rows_of(batch):
+                results.extend(_checked(function(row)))
+        except Exception as error:
+            _with_row(error, row)
+            raise
+        if results:
+            out.emit(batch_of(results, self._schema))
+
+
+def _checked(result: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+    """A dict is iterable too, and None is the common slip: both deserve a word."""
+    if isinstance(result, Mapping) or not isinstance(result, Iterable):
+        raise SchemaMismatch(
+            f"flat_map must return an iterable of dicts, but returned {type(result).__name__} {_shown(result)}: "
+            "return a list (empty to emit nothing), or use yield; for exactly one row use map"
+        )
+    return result

@@ -1,0 +1,8 @@
+"""Where records go: `stream.sink(ps.sinks.Collect())`."""
+
+from __future__ import annotations
+
+from penstock.connectors.collect import Collect
+from penstock.connectors.discard import Discard
+
+__all__ = ["Collect", "Discard"]

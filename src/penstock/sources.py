@@ -1,0 +1,7 @@
+"""Where records come from: `p.source(ps.sources.Generator(...))`."""
+
+from __future__ import annotations
+
+from penstock.connectors.generator import Generator
+
+__all__ = ["Generator"]
