@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
 
 from penstock.core.barrier import Barrier
 from penstock.core.causes import Cause
@@ -67,4 +66,4 @@ class FailAttempt:
     reason: str
 
 
-Instruction = Union[SendTrigger, SendAbort, SendComplete, WriteRecord, Commit, CheckpointEnded, FailAttempt]
+Instruction = SendTrigger | SendAbort | SendComplete | WriteRecord | Commit | CheckpointEnded | FailAttempt

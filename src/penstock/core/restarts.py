@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol, Union
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class GiveUp:
     reason: str
 
 
-Decision = Union[RestartAfter, GiveUp]
+Decision = RestartAfter | GiveUp
 
 
 class RestartStrategy(Protocol):
@@ -81,7 +81,7 @@ class FailureRate:
         return _FailureRate(self)
 
 
-RestartSettings = Union[NoRestart, FixedDelay, ExponentialDelay, FailureRate]
+RestartSettings = NoRestart | FixedDelay | ExponentialDelay | FailureRate
 
 
 class _Never:

@@ -1,0 +1,41 @@
+"""Who runs what: every worker slot has at most one worker, and a worker at most one slot.
+
+The worker of slot i runs subtask i of every chain. A worker keeps its slot as long as it lives, also over restarts, so
+that it finds its local state again; only a lost worker's slot goes to somebody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.core.ids import WorkerId
+
+
+class Slots:
+    def __init__(self, count: int) -> None:
+        self._holders: list[WorkerId | None] = [None] * count
+
+    @property
+    def holders(self) -> tuple[WorkerId | None, ...]:
+        return tuple(self._holders)
+
+    @property
+    def vacant(self) -> int:
+        return self._holders.count(None)
+
+    def of(self, worker: WorkerId) -> int | None:
+        return self._holders.index(worker) if worker in self._holders else None
+
+    def release(self, worker: WorkerId) -> int | None:
+        """The slot that became vacant, if the worker had one."""
+        slot = self.of(worker)
+        if slot is not None:
+            self._holders[slot] = None
+        return slot
+
+    def fill(self, candidates: Iterable[WorkerId]) -> None:
+        """Gives vacant slots, lowest first, to those candidates that have none, in their order."""
+        free = (worker for worker in candidates if worker not in self._holders)
+        for slot, holder in enumerate(self._holders):
+            if holder is None:
+                self._holders[slot] = next(free, None)

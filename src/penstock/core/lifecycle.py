@@ -1,0 +1,389 @@
+"""The life of a job, from the first worker to its end.
+
+Theory of operation
+-------------------
+::
+
+    WAITING_FOR_WORKERS --conditions met--> DEPLOYING --all ready--> RUNNING --all finished--> COMMITTING --> FINISHED
+        ^                                      |                       |
+        +--all idle-- RESETTING <---failure----+-----------------------+
+
+An attempt is one run of the whole graph. It is deployed when four conditions hold, in whatever order they come true:
+every slot has a worker; all of those are idle; the restart delay is over; the attempt is *prepared* (the shell has
+chosen the restore point and recovered the sinks, which may wait for the store). A failure - a task's, a lost
+worker's, a deploy timeout, too many failed checkpoints - ends the attempt: its number is never used again, so that
+whatever it still sends is recognised; the survivors are told to reset in place and keep their slots; the lost one's
+slot goes to a spare or to the next worker that registers. Resetting, waiting for a replacement, the restart delay and
+the preparation run side by side.
+
+A loss while nothing runs (WAITING_FOR_WORKERS, RESETTING) is no failure: the slot is merely filled again. A worker that
+does not become idle in time is disconnected and counts as lost. Once all subtasks have finished, only the last commits
+are open, and losses do not matter any more. Terminal states (FINISHED, FAILED, CANCELLED, FENCED) are left by nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+
+from penstock.core.assignment import Slots
+from penstock.core.ids import Attempt, WorkerId
+from penstock.core.restarts import GiveUp, RestartStrategy
+from penstock.core.settings import RuntimeSettings
+from penstock.core.story import Story
+
+
+class JobState(StrEnum):
+    WAITING_FOR_WORKERS = "waiting_for_workers"
+    DEPLOYING = "deploying"
+    RUNNING = "running"
+    RESETTING = "resetting"
+    COMMITTING = "committing"
+    """All subtasks have finished; the last output is being committed."""
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    FENCED = "fenced"
+    """Another driver has taken over the job's directory."""
+
+    @property
+    def terminal(self) -> bool:
+        return self in (JobState.FINISHED, JobState.FAILED, JobState.CANCELLED, JobState.FENCED)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    reason: str
+    retriable: bool = True
+    report: object = None
+    """Whatever the shell wants to find again in the job's outcome."""
+
+
+# ---- instructions ----
+@dataclass(frozen=True, slots=True)
+class NeedWorkers:
+    """How many live workers the job wants in all."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Choose what the attempt restores from, recover the sinks; answer with `prepared`."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class DeployAttempt:
+    attempt: Attempt
+    workers: tuple[WorkerId, ...]
+    """By slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartAttempt:
+    attempt: Attempt
+    workers: tuple[WorkerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    attempt: Attempt
+    failure: Failure | None
+    """None: the job was ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetWorker:
+    worker: WorkerId
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class DisconnectWorker:
+    worker: WorkerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownWorker:
+    worker: WorkerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    state: JobState
+    reason: str
+    failure: Failure | None = None
+
+
+Instruction = (
+    NeedWorkers
+    | Prepare
+    | DeployAttempt
+    | StartAttempt
+    | AttemptEnded
+    | ResetWorker
+    | DisconnectWorker
+    | ShutdownWorker
+    | JobEnded
+)
+
+
+class _Worker(Enum):
+    IDLE = auto()
+    DEPLOYED = auto()
+    READY = auto()
+    RESETTING = auto()
+
+
+class JobLifecycle:
+    def __init__(
+        self, slots: int, settings: RuntimeSettings, restarts: RestartStrategy, story: Story | None = None
+    ) -> None:
+        self.story = story or Story()
+        self.state = JobState.WAITING_FOR_WORKERS
+        self.attempt = Attempt(1)
+        """The one that runs or will run next."""
+        self.restarts = 0
+        self._settings, self._strategy = settings, restarts
+        self._slots = Slots(slots)
+        self._workers: dict[WorkerId, _Worker] = {}
+        """In the order of their registration."""
+        self._prepared = False
+        self._not_before = 0.0
+        self._deploy_deadline: float | None = None
+        self._reset_deadline: float | None = None
+        self._registration_deadline: float | None = None
+
+    # ---- events ----
+    def begin(self, now: float) -> list[Instruction]:
+        self._tell(now, "begin")
+        self._not_before = now
+        return [NeedWorkers(self._wanted), Prepare(self.attempt), *self._advance(now)]
+
+    def registered(self, now: float, worker: WorkerId) -> list[Instruction]:
+        self._tell(now, "registered", worker)
+        if self.state.terminal:
+            return [ShutdownWorker(worker, f"the job is {self.state}")]
+        again = self.lost(now, worker, "it registered again") if worker in self._workers else []
+        self._workers[worker] = _Worker.IDLE
+        return again + self._advance(now)
+
+    def lost(self, now: float, worker: WorkerId, reason: str) -> list[Instruction]:
+        if worker not in self._workers:
+            return []
+        self._tell(now, "lost", worker, reason)
+        del self._workers[worker]
+        if self.state.terminal:
+            return []
+        slot = self._slots.release(worker)
+        instructions: list[Instruction] = [NeedWorkers(self._wanted)]
+        if slot is not None and self._attempt_is_on:
+            failure = Failure(f"worker {worker} (slot {slot}) was lost: {reason}")
+            return instructions + self._fail(now, failure)
+        return instructions + self._advance(now)
+
+    def ready(self, now: float, worker: WorkerId, attempt: Attempt) -> list[Instruction]:
+        """The worker has built and restored its subtasks."""
+        if attempt != self.attempt or self._workers.get(worker) is not _Worker.DEPLOYED:
+            return []
+        self._tell(now, "ready", worker)
+        self._workers[worker] = _Worker.READY
+        holders = self._held()
+        if any(self._workers[holder] is not _Worker.READY for holder in holders):
+            return []
+        self._enter(now, JobState.RUNNING)
+        return [StartAttempt(self.attempt, holders)]
+
+    def failed(self, now: float, attempt: Attempt, failure: Failure) -> list[Instruction]:
+        """Something of the attempt failed; only the first failure of an attempt counts."""
+        if attempt != self.attempt or not self._attempt_is_on:
+            return []
+        return self._fail(now, failure)
+
+    def idle(self, now: float, worker: WorkerId, attempt: Attempt) -> list[Instruction]:
+        """The worker has ended all tasks of `attempt` and older ones."""
+        if self._workers.get(worker) is not _Worker.RESETTING or attempt < self.attempt - 1:
+            return []
+        self._tell(now, "idle", worker)
+        self._workers[worker] = _Worker.IDLE
+        return self._advance(now)
+
+    def prepared(self, now: float, attempt: Attempt) -> list[Instruction]:
+        if attempt != self.attempt or self.state.terminal:
+            return []
+        self._tell(now, "prepared", attempt)
+        self._prepared = True
+        return self._advance(now)
+
+    def progressed(self, now: float) -> None:
+        """A checkpoint completed."""
+        self._strategy.on_progress(now)
+
+    def all_finished(self, now: float) -> None:
+        """Every subtask has ended for good, now or before the restored checkpoint; only commits are left."""
+        if not self.state.terminal:
+            self._enter(now, JobState.COMMITTING)
+            self._reset_deadline = self._registration_deadline = None
+
+    def committed(self, now: float) -> list[Instruction]:
+        """All output of the job is committed."""
+        if self.state is not JobState.COMMITTING:
+            return []
+        return self._end(now, JobState.FINISHED, "all input was processed")
+
+    def broke(self, now: float, failure: Failure) -> list[Instruction]:
+        """Something failed that no restart can mend."""
+        return self._end(now, JobState.FAILED, failure.reason, failure)
+
+    def cancelled(self, now: float) -> list[Instruction]:
+        return self._end(now, JobState.CANCELLED, "the job was cancelled")
+
+    def fenced(self, now: float, reason: str) -> list[Instruction]:
+        return self._end(now, JobState.FENCED, reason)
+
+    def tick(self, now: float) -> list[Instruction]:
+        if _due(self._deploy_deadline, now):
+            return self._fail(now, Failure(self._late_workers()))
+        if _due(self._registration_deadline, now):
+            return self.broke(now, Failure(self._too_few_workers(), retriable=False))
+        instructions: list[Instruction] = []
+        if _due(self._reset_deadline, now):
+            reason = f"it did not end its tasks within {self._reset_timeout:g} s"
+            for worker in [worker for worker, at in self._workers.items() if at is _Worker.RESETTING]:
+                instructions.append(DisconnectWorker(worker, reason))
+                instructions += self.lost(now, worker, reason)
+        return instructions + self._advance(now)
+
+    def next_wake(self) -> float | None:
+        times = [self._deploy_deadline, self._reset_deadline, self._registration_deadline]
+        if self._only_delay_is_missing:
+            times.append(self._not_before)
+        return min((time for time in times if time is not None), default=None)
+
+    # ---- views ----
+    @property
+    def workers(self) -> tuple[WorkerId, ...]:
+        return tuple(self._workers)
+
+    @property
+    def holders(self) -> tuple[WorkerId | None, ...]:
+        """The workers by slot."""
+        return self._slots.holders
+
+    def validate(self) -> None:
+        """Raises AssertionError if an invariant does not hold."""
+        holders = [holder for holder in self._slots.holders if holder is not None]
+        assert len(set(holders)) == len(holders), self.story
+        assert self.state.terminal or set(holders) <= set(self._workers), self.story
+        states = {self._workers[holder] for holder in holders if holder in self._workers}
+        if self.state is JobState.RUNNING:
+            assert states == {_Worker.READY} and not self._slots.vacant, self.story
+        if self.state is JobState.DEPLOYING:
+            assert _Worker.DEPLOYED in states and states <= {_Worker.DEPLOYED, _Worker.READY}, self.story
+            assert not self._slots.vacant and self._deploy_deadline is not None, self.story
+        if self.state is JobState.RESETTING:
+            assert _Worker.RESETTING in states and self._reset_deadline is not None, self.story
+        if self.state is JobState.WAITING_FOR_WORKERS:
+            assert states <= {_Worker.IDLE}, self.story
+        assert self._registration_deadline is None or (self._slots.vacant and self._between_attempts), self.story
+        if self.state.terminal:
+            assert self.next_wake() is None, self.story
+
+    # ---- inside ----
+    @property
+    def _attempt_is_on(self) -> bool:
+        return self.state in (JobState.DEPLOYING, JobState.RUNNING)
+
+    @property
+    def _between_attempts(self) -> bool:
+        return self.state in (JobState.WAITING_FOR_WORKERS, JobState.RESETTING)
+
+    @property
+    def _wanted(self) -> int:
+        return len(self._slots.holders) + self._settings.spares
+
+    @property
+    def _reset_timeout(self) -> float:
+        """A worker ends a stuck process itself after the grace; if it does not even do that, it is gone."""
+        return self._settings.cancel_grace + self._settings.heartbeat_timeout
+
+    @property
+    def _only_delay_is_missing(self) -> bool:
+        all_idle = all(self._workers[holder] is _Worker.IDLE for holder in self._held())
+        return self._between_attempts and self._prepared and not self._slots.vacant and all_idle
+
+    def _held(self) -> tuple[WorkerId, ...]:
+        return tuple(holder for holder in self._slots.holders if holder is not None)
+
+    def _advance(self, now: float) -> list[Instruction]:
+        """Between two attempts: fills slots and deploys as soon as all conditions hold."""
+        if not self._between_attempts:
+            return []
+        self._slots.fill(worker for worker, at in self._workers.items() if at is _Worker.IDLE)
+        if not self._slots.vacant:
+            self._registration_deadline = None
+        elif self._registration_deadline is None:
+            self._registration_deadline = now + self._settings.registration_timeout
+        if self.state is JobState.RESETTING and _Worker.RESETTING not in self._workers.values():
+            self._reset_deadline = None
+            self._enter(now, JobState.WAITING_FOR_WORKERS)
+        if not self._only_delay_is_missing or now < self._not_before:
+            return []
+        self._enter(now, JobState.DEPLOYING)
+        self._deploy_deadline = now + self._settings.deploy_timeout
+        holders = self._held()
+        self._workers.update(dict.fromkeys(holders, _Worker.DEPLOYED))
+        return [DeployAttempt(self.attempt, holders)]
+
+    def _fail(self, now: float, failure: Failure) -> list[Instruction]:
+        self._tell(now, "attempt failed", self.attempt, failure.reason)
+        if not failure.retriable:
+            return self._end(now, JobState.FAILED, failure.reason, failure)
+        decision = self._strategy.on_failure(now)
+        if isinstance(decision, GiveUp):
+            return self._end(now, JobState.FAILED, f"{failure.reason} (no restart: {decision.reason})", failure)
+        failed, survivors = self.attempt, self._held()
+        self.attempt, self.restarts = Attempt(failed + 1), self.restarts + 1
+        self._prepared, self._not_before = False, now + decision.seconds
+        self._enter(now, JobState.RESETTING)
+        self._reset_deadline = now + self._reset_timeout
+        self._workers.update(dict.fromkeys(survivors, _Worker.RESETTING))
+        resets = [ResetWorker(worker, failed) for worker in survivors]
+        return [AttemptEnded(failed, failure), *resets, Prepare(self.attempt), *self._advance(now)]
+
+    def _end(self, now: float, state: JobState, reason: str, failure: Failure | None = None) -> list[Instruction]:
+        if self.state.terminal:
+            return []
+        ended: list[Instruction] = [AttemptEnded(self.attempt, failure)] if self._attempt_is_on else []
+        self._enter(now, state)
+        self._reset_deadline = self._registration_deadline = None
+        shutdowns = [ShutdownWorker(worker, reason) for worker in self._workers]
+        return [*ended, *shutdowns, JobEnded(state, reason, failure)]
+
+    def _enter(self, now: float, state: JobState) -> None:
+        self._tell(now, "state", f"{self.state} -> {state}", f"attempt {self.attempt}")
+        self.state = state
+        self._deploy_deadline = None
+
+    def _late_workers(self) -> str:
+        late = [str(worker) for worker in self._held() if self._workers[worker] is not _Worker.READY]
+        return f"not ready within {self._settings.deploy_timeout:g} s (deploy_timeout): worker {', '.join(late)}"
+
+    def _too_few_workers(self) -> str:
+        needed = len(self._slots.holders)
+        return (
+            f"the job needs {needed} workers, only {needed - self._slots.vacant} registered within "
+            f"{self._settings.registration_timeout:g} s (registration_timeout). Does the cluster offer {needed} free "
+            "slots, and can its workers reach the driver's host and port?"
+        )
+
+    def _tell(self, now: float, event: str, *details: object) -> None:
+        self.story.tell(now, event, *details)
+
+
+def _due(deadline: float | None, now: float) -> bool:
+    return deadline is not None and deadline <= now
