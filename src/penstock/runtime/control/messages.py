@@ -176,5 +176,5 @@ class Shutdown(_Message, frozen=True):
     reason: str
 
 
-ToMaster = (Register | Heartbeat | Ready | Acknowledge | Decline | Drained | Finished | TaskFailed | Idle | Figures)
-ToWorker = (Deploy | Start | TriggerCheckpoint | AbortCheckpoint | CompleteCheckpoint | Reset | Drain | Shutdown)
+ToMaster = Register | Heartbeat | Ready | Acknowledge | Decline | Drained | Finished | TaskFailed | Idle | Figures
+ToWorker = Deploy | Start | TriggerCheckpoint | AbortCheckpoint | CompleteCheckpoint | Reset | Drain | Shutdown

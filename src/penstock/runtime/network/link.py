@@ -65,12 +65,12 @@ class Link(Generic[Item]):
     def post(self, item: Item) -> None:
         self._outgoing.put(item)
 
-    def close(self, flush: bool = False) -> None:
-        """Ends the link without a word; `flush` lets the writer finish first. Not to be called from the link's own
-        threads."""
+    def close(self, flush: float = 0.0) -> None:
+        """Ends the link without a word. `flush`: so many seconds the writer may take to send what is still posted.
+        Not to be called from the link's own threads."""
         self._outgoing.put(_Close())
         if flush and self._writer.ident is not None:
-            self._writer.join()
+            self._writer.join(flush)
         self._end(None)
         for thread in (self._reader, self._writer):
             if thread.ident is not None:

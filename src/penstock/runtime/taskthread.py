@@ -1,0 +1,103 @@
+"""The thread of one subtask: opens its task, waits for the start, steps it until it has ended."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from penstock.core.ids import SubtaskId
+from penstock.operators.base import Clock
+from penstock.runtime.ports import Cancel, Note
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class SteppedTask(Protocol):
+    """What the thread needs of a `Task`."""
+
+    @property
+    def ended(self) -> bool: ...
+
+    def put(self, note: Note) -> None: ...
+
+    def open(self) -> None: ...
+
+    def step(self) -> float | None: ...
+
+
+class TaskThread:
+    """`build` makes the task and gets the function that wakes this thread; it must not do any work."""
+
+    def __init__(
+        self,
+        subtask: SubtaskId,
+        build: Callable[[Callable[[], None]], SteppedTask],
+        clock: Clock,
+        *,
+        opened: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ):
+        """`opened` and `failed` are called on the task's thread."""
+        self.subtask = subtask
+        self._clock = clock
+        self._opened = opened
+        self._failed = failed
+        self._awake = threading.Event()
+        self._started = False
+        self._cancelled = False
+        self._task = build(self._awake.set)
+        self._thread = threading.Thread(target=self._run, name=f"task {subtask}", daemon=True)
+
+    @property
+    def ended(self) -> bool:
+        return self._task.ended
+
+    def put(self, note: Note) -> None:
+        self._task.put(note)
+
+    def open(self) -> None:
+        """Starts the thread, which opens the task and then waits."""
+        self._thread.start()
+
+    def start(self) -> None:
+        self._started = True
+        self._awake.set()
+
+    def cancel(self) -> None:
+        """Asks the task to end; a task in a user function does so when that returns."""
+        self._cancelled = True
+        self._task.put(Cancel())
+        self._awake.set()
+
+    def join(self, timeout: float) -> bool:
+        """Whether the thread has ended."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._task.open()
+            if not self._task.ended:
+                self._opened()
+            while not (self._started or self._cancelled or self._task.ended):
+                self._awake.wait()
+                self._awake.clear()
+            self._step_until_ended()
+        except BaseException as error:
+            _LOG.exception("the task %s broke", self.subtask)
+            self._failed(error)
+
+    def _step_until_ended(self) -> None:
+        task, awake, now = self._task, self._awake, self._clock.now
+        while not task.ended:
+            # Cleared before the step: a note that comes during the step wakes the next wait.
+            awake.clear()
+            due = task.step()
+            if due is None:
+                if not task.ended:
+                    awake.wait()
+            elif (pause := due - now()) > 0:
+                awake.wait(pause)
