@@ -28,12 +28,11 @@ class SteppedTask(Protocol):
 
 
 class TaskThread:
-    """`build` makes the task and gets the function that wakes this thread; it must not do any work."""
+    """Made before its task, because the task needs a transport that leads to the mailboxes of others: see `host`."""
 
     def __init__(
         self,
         subtask: SubtaskId,
-        build: Callable[[Callable[[], None]], SteppedTask],
         clock: Clock,
         *,
         opened: Callable[[], None],
@@ -47,8 +46,15 @@ class TaskThread:
         self._awake = threading.Event()
         self._started = False
         self._cancelled = False
-        self._task = build(self._awake.set)
+        self._task: SteppedTask
         self._thread = threading.Thread(target=self._run, name=f"task {subtask}", daemon=True)
+
+    def host(self, task: SteppedTask) -> None:
+        """Once, before anything else. The task must call `wake` after every note that is put to it."""
+        self._task = task
+
+    def wake(self) -> None:
+        self._awake.set()
 
     @property
     def ended(self) -> bool:

@@ -47,20 +47,11 @@ class ScriptedTask:
 
 class Driven:
     def __init__(self, *answers: float | Exception | None):
-        self.task: ScriptedTask
         self.opened = threading.Event()
         self.failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-        self.thread = TaskThread(
-            SUBTASK,
-            lambda notify: self._built(ScriptedTask(notify, list(answers))),
-            SystemClock(),
-            opened=self.opened.set,
-            failed=self.failures.put,
-        )
-
-    def _built(self, task: ScriptedTask) -> ScriptedTask:
-        self.task = task
-        return task
+        self.thread = TaskThread(SUBTASK, SystemClock(), opened=self.opened.set, failed=self.failures.put)
+        self.task = ScriptedTask(self.thread.wake, list(answers))
+        self.thread.host(self.task)
 
     def next(self) -> str:
         return self.task.events.get(timeout=10)

@@ -1,0 +1,143 @@
+"""Snapshots are written off the task's thread; those of aborted checkpoints leave no file, whatever comes first."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from penstock.core.ids import Attempt, ChainId, CheckpointId, Generation, SubtaskId, Uid
+from penstock.runtime.clock import SystemClock
+from penstock.runtime.pool import Pool
+from penstock.runtime.ports import Note, WriteFailed, Written
+from penstock.runtime.snapshots import PooledSnapshotWriter
+from penstock.state.parts import Buffer, CapturedPart, PartKind
+from penstock.store.local import LocalFiles
+from penstock.store.parts import reader
+
+UID = Uid("sums")
+
+
+class Rig:
+    def __init__(self, directory: Path):
+        self.pool = Pool("snapshots", 1)
+        self.files = LocalFiles(str(directory))
+        self.notes: queue.SimpleQueue[Note] = queue.SimpleQueue()
+        self.writer = PooledSnapshotWriter(
+            self.files,
+            self.pool,
+            SystemClock(),
+            Generation(2),
+            Attempt(5),
+            SubtaskId(ChainId("sums"), 1),
+            self.notes.put,
+        )
+
+    def next(self) -> Note:
+        return self.notes.get(timeout=10)
+
+    def settle(self) -> None:
+        """Waits until the pool has done everything that was submitted before."""
+        done = threading.Event()
+        self.pool.submit(done.set)
+        assert done.wait(10)
+
+    def stored(self) -> Sequence[str]:
+        return [info.path for info in self.files.list("")]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    yield made
+    assert made.pool.close(10)
+
+
+class Gate:
+    """A part whose encoding waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.reached, self.open = threading.Event(), threading.Event()
+
+    def part(self) -> CapturedPart:
+        return CapturedPart("state", PartKind.LIST, self._encode)
+
+    def _encode(self) -> Sequence[Buffer]:
+        self.reached.set()
+        assert self.open.wait(10)
+        return [b"late"]
+
+
+def plain(content: bytes) -> CapturedPart:
+    return CapturedPart("state", PartKind.LIST, lambda: [content])
+
+
+def test_what_was_written_can_be_read_by_its_handle(rig: Rig) -> None:
+    rig.writer.write(CheckpointId(7), 0, {UID: [plain(b"hello"), plain(b"world")]})
+    written = rig.next()
+    assert isinstance(written, Written)
+    assert (written.checkpoint, written.ticket) == (7, 0)
+    assert [bytes(reader(rig.files, "checkpoints/7", handle)()) for handle in written.handles] == [b"hello", b"world"]
+
+
+def test_nothing_to_write_is_written_without_a_file(rig: Rig) -> None:
+    rig.writer.write(CheckpointId(7), 0, {})
+    written = rig.next()
+    assert isinstance(written, Written)
+    assert list(written.handles) == []
+    assert rig.stored() == []
+
+
+def test_an_encoder_that_raises_is_told_to_the_task(rig: Rig) -> None:
+    def broken() -> Sequence[Buffer]:
+        raise ValueError("cannot be encoded")
+
+    rig.writer.write(CheckpointId(7), 0, {UID: [CapturedPart("state", PartKind.LIST, broken)]})
+    assert rig.next() == WriteFailed(CheckpointId(7), 0, "ValueError: cannot be encoded")
+
+
+def test_discarding_removes_what_was_written(rig: Rig) -> None:
+    rig.writer.write(CheckpointId(7), 0, {UID: [plain(b"a")]})
+    rig.writer.write(CheckpointId(7), 1, {UID: [plain(b"b")]})
+    rig.writer.write(CheckpointId(8), 0, {UID: [plain(b"c")]})
+    assert [type(rig.next()) for _ in range(3)] == [Written] * 3
+    rig.writer.discard(CheckpointId(7))
+    rig.settle()
+    assert rig.stored() == ["checkpoints/8/g2-a5-sums-1-0.data"]
+
+
+def test_a_discard_before_the_write_begins_prevents_it(rig: Rig) -> None:
+    gate = Gate()
+    rig.writer.write(CheckpointId(6), 0, {UID: [gate.part()]})
+    rig.writer.write(CheckpointId(7), 0, {UID: [plain(b"a")]})
+    rig.writer.discard(CheckpointId(7))
+    gate.open.set()
+    rig.settle()
+    assert rig.next().checkpoint == 6  # type: ignore[union-attr]
+    assert rig.notes.empty()
+    assert rig.stored() == ["checkpoints/6/g2-a5-sums-1-0.data"]
+
+
+def test_a_discard_during_the_write_removes_the_file_afterwards(rig: Rig) -> None:
+    gate = Gate()
+    rig.writer.write(CheckpointId(7), 0, {UID: [gate.part()]})
+    assert gate.reached.wait(10)
+    rig.writer.discard(CheckpointId(7))
+    gate.open.set()
+    rig.settle()
+    assert rig.notes.empty()
+    assert rig.stored() == []
+
+
+def test_a_pool_says_when_a_job_does_not_end_in_time() -> None:
+    pool, gate, dropped = Pool("stuck", 1), Gate(), threading.Event()
+    pool.submit(lambda: list(gate.part().encode()).clear())
+    pool.submit(dropped.set)
+    assert gate.reached.wait(10)
+    assert not pool.close(0.01)
+    gate.open.set()
+    assert pool.close(10)
+    assert not dropped.is_set()
