@@ -1,8 +1,8 @@
 """What goes wrong in a run, as data: at the n-th time that a named point of the protocol is reached, this happens.
 
-The points are reached by the simulated world while production code runs; most lie between two actions of the schedule, those
-of the store lie between any two operations on files. A plan is drawn from the seed before the run begins and does not
-depend on it, so a failing plan can be cut down by hand.
+The points are reached by the simulated world while production code runs; most lie between two actions of the schedule,
+those of the store lie between any two operations on files. A plan is drawn from the seed before the run begins and does
+not depend on it, so a failing plan can be cut down by hand.
 """
 
 from __future__ import annotations
@@ -53,6 +53,12 @@ class Action(StrEnum):
     USER_ERROR = "raise in user code"
     SNAPSHOT_ERROR = "raise in a snapshot"
     TRIGGER = "ask for a checkpoint by hand"
+
+
+CRASHES = frozenset(
+    (Action.KILL_WORKER, Action.MUTE_WORKER, Action.KILL_DRIVER, Action.SECOND_DRIVER, Action.USER_ERROR)
+)
+"""After these some part of the job starts again from a checkpoint."""
 
 
 @dataclass(frozen=True)

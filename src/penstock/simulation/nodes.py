@@ -79,6 +79,9 @@ class Stamp(Operator):
             self._last = {(origin, route): id for origin, route, id in seen}
 
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
+        if self._witness.raise_in_process:
+            self._witness.raise_in_process = False
+            raise UserError("simulated: this row cannot be processed")
         if self._witness.exactly_once:
             self._check(batch)
         columns = batch.columns
@@ -116,6 +119,9 @@ class Stamp(Operator):
         self._watermark = time
 
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
+        if self._witness.raise_in_snapshot:
+            self._witness.raise_in_snapshot = False
+            raise UserError("simulated: this state cannot be captured")
         seen = [(origin, route, id) for (origin, route), id in self._last.items()]
         watermark = self._watermark
         return OperatorSnapshot(

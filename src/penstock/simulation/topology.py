@@ -126,13 +126,17 @@ class _Sketch:
 
     def _source(self) -> None:
         width = self._width()
+        kind = self.random.choice((Kind.SOURCE, Kind.SOURCE, Kind.GENERATOR))
         lengths = (0, self.random.randint(1, 4), self.random.randint(8, 25), self.random.randint(8, 25))
+        rows = tuple(self.random.choice(lengths) for _ in range(width))
+        if kind is Kind.GENERATOR:
+            rows = _dealt(sum(rows), width)
         self._add(
             Node(
                 len(self.nodes),
-                self.random.choice((Kind.SOURCE, Kind.SOURCE, Kind.GENERATOR)),
+                kind,
                 width,
-                rows=tuple(self.random.choice(lengths) for _ in range(width)),
+                rows=rows,
                 batch=self.random.choice((1, 3, 8)),
                 pause=self.random.choice((0.0, 0.2, 0.6)),
             )
@@ -190,3 +194,8 @@ class _Sketch:
         chosen = self.random.choice(choices)
         self.broadcasts += chosen is Partitioning.BROADCAST
         return chosen
+
+
+def _dealt(count: int, splits: int) -> tuple[int, ...]:
+    """A generator deals its records round robin."""
+    return tuple(len(range(split, count, splits)) for split in range(splits))

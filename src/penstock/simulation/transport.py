@@ -32,11 +32,11 @@ class Line(Actor, Generic[T]):
     def __init__(self, scheduler: Scheduler, name: str, deliver: Callable[[T], None], eagerness: float = 1.0) -> None:
         self._scheduler, self.name, self._deliver, self.eagerness = scheduler, name, deliver, eagerness
         self._queue: deque[T] = deque()
-        self._closed = False
+        self.closed = False
         self._stalled = False
 
     def send(self, item: T) -> None:
-        if not self._closed:
+        if not self.closed:
             self._queue.append(item)
             if not self._stalled:
                 self._scheduler.wake(self)
@@ -56,11 +56,14 @@ class Line(Actor, Generic[T]):
 
     def cut(self, keep: int = 0) -> None:
         """Takes nothing more; of what is under way only the first `keep` still arrive."""
-        self._closed = True
+        self.closed = True
         while len(self._queue) > keep:
             self._queue.pop()
         if not self._queue:
             self._scheduler.retire(self)
+
+    def drop_last(self) -> None:
+        self._queue.pop()
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -86,7 +89,7 @@ class Network:
         self._mailboxes[run, subtask] = put
 
     def detach(self, run: Run, subtask: SubtaskId, keep: Callable[[int], int]) -> None:
-        """The subtask is gone. `keep` says, for a queue that it was sending on, how much of it is under way for good."""
+        """The subtask is gone. `keep` says how much of a queue that it was sending on is under way for good."""
         self._mailboxes.pop((run, subtask), None)
         for channel in self._graph.output_channels(subtask):
             line = self._elements.get((run, channel))

@@ -1,0 +1,172 @@
+"""What must hold after a run: the committed output against the oracle, and the state of the disk.
+
+What must hold while it runs is checked where it happens: in the nodes of the job (`nodes.py`), at the commits
+(`ledger.py`) and on the disk (`witness.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.connectors.collect import Collect
+from penstock.core.ids import CheckpointId, Uid
+from penstock.simulation.build import JOB
+from penstock.simulation.oracle import Expected, expected_output
+from penstock.simulation.records import SEQ_BASE, Row, origin_of
+from penstock.simulation.story import Violation
+from penstock.simulation.topology import Kind, Node
+from penstock.store import layout
+from penstock.store.checkpoints import CheckpointStore
+
+if TYPE_CHECKING:
+    from penstock.simulation.world import World
+
+
+def check(world: World) -> None:
+    """Raises `Violation`."""
+    _check_outcome(world)
+    expected = expected_output(world.scenario.topology)
+    for sink in world.scenario.topology.sinks:
+        _check_sink(world, sink, expected[sink.number])
+    if world.scenario.checkpoints is not None:
+        _check_store(world)
+
+
+def _check_outcome(world: World) -> None:
+    outcome = world.driver.outcome
+    if outcome is None or outcome.name != "FINISHED":
+        raise Violation(f"the job should have finished, but ended as {outcome}")
+
+
+# ---- output ----
+def _check_sink(world: World, sink: Node, expected: Expected) -> None:
+    table = committed_rows(world, sink)
+    exactly_once = world.scenario.exactly_once
+    if expected.aggregates is not None:
+        _check_aggregates(sink, expected, table, exactly_once)
+        return
+    rows = [Row(*values) for values in zip(*(table[name].to_pylist() for name in Row._fields), strict=True)]
+    _check_rows(sink, expected, Counter(rows), exactly_once)
+    if exactly_once:
+        routes = table["route"].to_pylist()
+        _check_order(sink, [row.id for row in rows], routes)
+        _check_counts(sink, expected, rows, table["seq"].to_pylist(), table["total"].to_pylist())
+
+
+def committed_rows(world: World, sink: Node) -> pa.Table:
+    """What a reader of the sink's target sees."""
+    uid = Uid(sink.uid)
+    if sink.kind is Kind.FILES:
+        return _files_committed(world, sink)
+    reader = Collect()
+    source = world.driver.graph.inputs(world.driver.graph.chains[sink.number].id)[0]
+    reader.check(source.schema)
+    reader.committer(uid, JOB).commit(CheckpointId(1), world.ledger.committed(uid))
+    return reader.result()
+
+
+def _files_committed(world: World, sink: Node) -> pa.Table:
+    """As a plain reader of the directory: all files in it, in the order of their names."""
+    found = [file.path for file in world.sink_files.list(sink.uid)]
+    schema = world.driver.graph.inputs(world.driver.graph.chains[sink.number].id)[0].schema
+    tables = [pq.read_table(pa.BufferReader(world.sink_files.read(path))) for path in found]
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def _check_rows(sink: Node, expected: Expected, found: Counter[Row], exactly_once: bool) -> None:
+    lost = expected.rows - found
+    extra = found - expected.rows
+    if lost:
+        raise Violation(f"{sink.uid} lost {lost.total()} rows, for example {_example(lost)}")
+    if exactly_once and extra:
+        raise Violation(f"{sink.uid} has {extra.total()} rows too many, for example {_example(extra)}")
+    unknown = [row for row in found if row not in expected.rows]
+    if unknown:
+        raise Violation(f"{sink.uid} has a row that was never put in: {unknown[0]}")
+
+
+def _example(rows: Counter[Row]) -> str:
+    row, count = min(rows.items())
+    return f"{row} (id {row.id:#x}) x{count}"
+
+
+def _check_order(sink: Node, ids: Sequence[int], routes: Sequence[int]) -> None:
+    last: dict[tuple[int, int], int] = {}
+    for id, route in zip(ids, routes, strict=True):
+        if id < 0:
+            continue
+        way = (origin_of(id), route)
+        if id <= last.get(way, -1):
+            raise Violation(f"{sink.uid}: {id:#x} was committed after {last[way]:#x}, which left later on the same way")
+        last[way] = id
+
+
+def _check_counts(sink: Node, expected: Expected, rows: list[Row], seqs: Sequence[int], totals: Sequence[int]) -> None:
+    """A stateful node numbers the records of each key and adds their values up: the n-th can be there only once, and
+    where all of them are here, there is no gap and every sum follows from the one before."""
+    seen: dict[tuple[int, int], dict[int, tuple[int, int, int]]] = {}
+    for row, seq, total in zip(rows, seqs, totals, strict=True):
+        node, count = divmod(seq, SEQ_BASE)
+        if not seq or row.id < 0:
+            continue
+        numbered = seen.setdefault((node, row.key), {})
+        known = numbered.setdefault(count, (row.id, row.value, total))
+        if known != (row.id, row.value, total):
+            raise Violation(f"{sink.uid}: number {count} of key {row.key} at node {node} is {known} and {row}")
+    for (node, key), numbered in seen.items():
+        if node not in expected.complete_after:
+            continue
+        running = 0
+        for count in range(1, len(numbered) + 1):
+            if count not in numbered:
+                raise Violation(f"{sink.uid}: number {count} of key {key} at node {node} is missing")
+            running += numbered[count][1]
+            if numbered[count][2] != running:
+                raise Violation(
+                    f"{sink.uid}: sum {count} of key {key} at node {node} should be {running}: {numbered[count]}"
+                )
+
+
+def _check_aggregates(sink: Node, expected: Expected, table: pa.Table, exactly_once: bool) -> None:
+    assert expected.aggregates is not None
+    last: dict[int, tuple[int, int]] = {}
+    counts: Counter[tuple[int, int]] = Counter()
+    for key, n, total in zip(*(table[name].to_pylist() for name in ("key", "n", "total")), strict=True):
+        last[key] = max(last.get(key, (0, 0)), (n, total))
+        counts[key, n] += 1
+    if exactly_once and last != expected.aggregates:
+        raise Violation(f"{sink.uid}: last aggregates are {last}, should be {expected.aggregates}")
+    if exactly_once and counts and max(counts.values()) > 1:
+        raise Violation(f"{sink.uid}: the same aggregate was put out twice: {counts.most_common(1)}")
+    if any(last.get(key, (0, 0))[0] < n for key, (n, _) in expected.aggregates.items()):
+        raise Violation(f"{sink.uid}: aggregates lost records: {last}, should be at least {expected.aggregates}")
+
+
+# ---- the disk ----
+def _check_store(world: World) -> None:
+    """One more driver comes, restores and cleans: nothing may be left that no retained checkpoint names."""
+    assert world.scenario.checkpoints is not None
+    store = CheckpointStore(world.files, JOB, world.scenario.checkpoints.keep)
+    claim = store.claim()
+    if claim.newest is None or claim.newest.checkpoint != world.witness.newest:
+        found = claim.newest and claim.newest.checkpoint
+        raise Violation(f"the newest complete checkpoint is {world.witness.newest}, but {found} is restored")
+    retained = set(store.clean().retained)
+    if not retained:
+        raise Violation("no checkpoint is retained")
+    needed: set[str] = set()
+    for checkpoint in retained:
+        record = store.load(checkpoint)
+        directory = layout.checkpoint_directory(checkpoint)
+        needed.update(f"{directory}/{handle.path}" for subtask in record.subtasks for handle in subtask.handles)
+        needed.add(layout.metadata_path(checkpoint, record.generation))
+        if any(record.committables.values()):
+            needed.add(layout.committables_path(checkpoint, record.generation))
+    orphans = [file.path for file in world.files.list(layout.CHECKPOINTS) if file.path not in needed]
+    if orphans:
+        raise Violation(f"orphaned after cleaning: {orphans[:5]} ({len(orphans)} in all)")

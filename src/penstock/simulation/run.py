@@ -1,0 +1,117 @@
+"""Runs seeds: one with its story, or many with their sum."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+
+from penstock.simulation.scenario import random_scenario
+from penstock.simulation.story import Violation
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one seed."""
+
+    seed: int
+    steps: int
+    digest: str
+    """Equal for two runs that went the same way."""
+    violation: str | None
+    story: tuple[str, ...]
+    """The last events, oldest first; empty when all went well."""
+    figures: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Failure:
+    seed: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    seeds: int
+    violations: int
+    crashes: int
+    faults: int
+    checkpoints: int
+    unaligned: int
+    """Checkpoints that hold records in flight, or whose barriers overtook some."""
+    failed_checkpoints: int
+    restores: int
+    steps: int
+    seconds: float
+    failures: list[Failure] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def simulate(seed: int) -> Outcome:
+    """The run of one seed: the same at every call, in every process."""
+    from penstock.simulation.checks import check
+    from penstock.simulation.world import World
+
+    world = World(random_scenario(seed))
+    violation = None
+    try:
+        world.run()
+        check(world)
+    except Violation as broken:
+        violation = str(broken)
+        world.story.tell(f"VIOLATION at step {world.scheduler.steps}: {violation}")
+    return Outcome(
+        seed=seed,
+        steps=world.scheduler.steps,
+        digest=world.story.digest,
+        violation=violation,
+        story=tuple(world.story.lines()) if violation else (),
+        figures=world.figures(),
+    )
+
+
+def verify(seeds: Iterable[int], processes: int = 2) -> Summary:
+    """Runs all seeds, in several processes, and adds up what they went through."""
+    began = time.perf_counter()
+    chosen = list(seeds)
+    if processes > 1 and len(chosen) > 1:
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            outcomes = list(pool.map(_simulate_guarded, chosen, chunksize=max(1, min(50, len(chosen) // 20))))
+    else:
+        outcomes = [_simulate_guarded(seed) for seed in chosen]
+    return _sum_up(outcomes, time.perf_counter() - began)
+
+
+def _simulate_guarded(seed: int) -> Outcome:
+    """An exception that production code lets escape is a violation as well: nothing of it may stop the other seeds."""
+    try:
+        return simulate(seed)
+    except Exception as error:
+        story = tuple(traceback.format_exception(error))
+        return Outcome(seed, 0, "", f"{type(error).__name__}: {error}", story, {})
+
+
+def _sum_up(outcomes: list[Outcome], seconds: float) -> Summary:
+    figures: Counter[str] = Counter()
+    for outcome in outcomes:
+        figures.update(outcome.figures)
+    failures = [Failure(outcome.seed, outcome.violation) for outcome in outcomes if outcome.violation is not None]
+    return Summary(
+        seeds=len(outcomes),
+        violations=len(failures),
+        crashes=figures["crashes"],
+        faults=figures["faults"],
+        checkpoints=figures["checkpoints"],
+        unaligned=figures["unaligned"],
+        failed_checkpoints=figures["failed_checkpoints"],
+        restores=figures["restores"],
+        steps=sum(outcome.steps for outcome in outcomes),
+        seconds=round(seconds, 3),
+        failures=failures,
+    )

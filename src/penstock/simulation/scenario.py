@@ -1,0 +1,107 @@
+"""Everything that a seed decides before its run begins: job, settings, character of the cluster, faults.
+
+Durations are multiples of the `tick` that one action takes, so that a timeout means a number of actions whatever the
+tick is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from penstock.core.barrier import Mode
+from penstock.core.settings import CheckpointSettings, InFlightSettings, RuntimeSettings
+from penstock.simulation.faults import Fault, random_faults
+from penstock.simulation.topology import Topology, random_topology
+
+
+@dataclass(frozen=True)
+class Scenario:
+    seed: int
+    topology: Topology
+    checkpoints: CheckpointSettings | None
+    """None: at-most-once."""
+    runtime: RuntimeSettings
+    faults: tuple[Fault, ...]
+    tick: float
+    haunting: float
+    """How long, at most, a process lives on after its peers have given it up."""
+    slow: float
+    """How likely a task, a channel or a write is a slow one."""
+    encoded: bool
+    """Whether elements go through the wire format."""
+    idle: bool
+    """Whether sources declare themselves idle while they pause."""
+    drain_at: int | None
+    """The step at which the job is asked to stop reading and finish; None: never."""
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether state sees every record exactly once. Without checkpoints every attempt starts afresh, which comes
+        to the same."""
+        return self.checkpoints is None or self.checkpoints.mode.exactly_once
+
+    def describe(self) -> list[str]:
+        return [
+            f"seed {self.seed}: {self.topology.describe()}",
+            f"checkpoints: {self.checkpoints}",
+            f"in flight: {self.runtime.in_flight}, spares {self.runtime.spares}, drain at {self.drain_at}",
+            f"faults: {'; '.join(map(str, self.faults)) or 'none'}",
+        ]
+
+
+_MODES = (
+    (Mode.ADAPTIVE, 26),
+    (Mode.UNALIGNED, 26),
+    (Mode.ALIGNED, 22),
+    (Mode.AT_LEAST_ONCE, 12),
+    (Mode.STOP_THE_WORLD, 8),
+    (None, 6),
+)
+
+
+def random_scenario(seed: int) -> Scenario:
+    random = Random(f"scenario {seed}")
+    tick = random.choice((0.0001, 0.0005, 0.001))
+    mode = random.choices([mode for mode, _ in _MODES], [weight for _, weight in _MODES])[0]
+    return Scenario(
+        seed=seed,
+        topology=random_topology(random),
+        checkpoints=None if mode is None else _checkpoints(random, mode, tick),
+        runtime=_runtime(random, tick),
+        faults=random_faults(random),
+        tick=tick,
+        haunting=tick * random.choice((20, 100, 400)),
+        slow=random.choice((0.0, 0.1, 0.3)),
+        encoded=random.random() < 0.3,
+        idle=random.random() < 0.1,
+        drain_at=random.randint(20, 400) if random.random() < 0.08 else None,
+    )
+
+
+def _checkpoints(random: Random, mode: Mode, tick: float) -> CheckpointSettings:
+    return CheckpointSettings(
+        every=tick * random.choice((60, 150, 300)),
+        mode=mode,
+        alignment_timeout=tick * random.choice((0, 10, 50)),
+        timeout=tick * random.choice((600, 5_000, 100_000)),
+        minimum_pause=tick * random.choice((0, 0, 50)),
+        maximum_concurrent=random.choice((1, 1, 2, 3)),
+        tolerable_failures=random.choice((0, 2, 1000)),
+        keep=random.choice((1, 2, 3)),
+    )
+
+
+def _runtime(random: Random, tick: float) -> RuntimeSettings:
+    depth = random.choice((4, 12, 40))
+    return RuntimeSettings(
+        in_flight=InFlightSettings(
+            target=random.choice((None, tick * 20)), initial_rows=depth, min_rows=random.choice((1, 4)), max_rows=depth
+        ),
+        linger=tick * random.choice((0, 3, 10)),
+        small_batch_rows=random.choice((1, 4, 10)),
+        source_batch_rows=random.choice((2, 8)),
+        deploy_timeout=tick * 3_000,
+        registration_timeout=tick * 100_000,
+        spares=random.choice((0, 0, 1)),
+    )

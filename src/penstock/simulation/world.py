@@ -1,0 +1,208 @@
+"""The simulated cluster: one seeded thread that runs drivers, workers, channels and disks of a whole job.
+
+Only the clock, the scheduler, the transport, the file system and Spark are replaced; masters, tasks, operators, state,
+store and sinks are the production classes. `World.run` lets one actor act after the other until the job has ended and
+every process that outlived it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+from penstock.core.ids import WorkerId
+from penstock.core.restarts import FixedDelay
+from penstock.runtime.control.messages import ToMaster, ToWorker
+from penstock.runtime.master import Master
+from penstock.simulation.build import JOB, build_job
+from penstock.simulation.chaos import Chaos, Killed
+from penstock.simulation.connection import Connection
+from penstock.simulation.driver import SimulatedDriver
+from penstock.simulation.faults import CRASHES, Point
+from penstock.simulation.files import MemoryFiles
+from penstock.simulation.ledger import Ledger
+from penstock.simulation.scenario import Scenario
+from penstock.simulation.scheduler import Actor, Scheduler, Stuck
+from penstock.simulation.story import Story, Violation
+from penstock.simulation.transport import Network
+from penstock.simulation.witness import Witness
+from penstock.simulation.worker import SimulatedWorker
+from penstock.store.checkpoints import CheckpointStore
+
+MAX_STEPS = 40_000
+"""A job that has not ended by then hangs: the longest runs need a small part of it."""
+
+Process = SimulatedWorker | SimulatedDriver
+
+
+class _Start(Actor):
+    """A worker process that Spark is about to start."""
+
+    def __init__(self, world: World, driver: SimulatedDriver) -> None:
+        self._world, self.driver = world, driver
+
+    def act(self) -> None:
+        self._world.worker_starts(self)
+
+
+class World:
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.story = Story()
+        self.random = Random(f"run {scenario.seed}")
+        self.scheduler = Scheduler(self.random, self.story, scenario.tick)
+        self.witness = Witness(exactly_once=scenario.exactly_once, in_time=scenario.exactly_once and not scenario.idle)
+        self.chaos = Chaos(self, scenario.faults)
+        self.ledger = Ledger(self.witness, self.chaos.reach_disk, scenario.checkpoints is not None)
+        self.files = MemoryFiles(self._before_store, self._after_store, self.scheduler.clock.now)
+        self.sink_files = MemoryFiles(self._before_sink, now=self.scheduler.clock.now)
+        self.subject: Process | None = None
+        self.drivers: list[SimulatedDriver] = []
+        self.workers: list[SimulatedWorker] = []
+        self._starting: list[_Start] = []
+        self._last_worker = 0
+        self.start_driver()
+        self.network = Network(
+            self.scheduler, self.driver.graph, self.chaos.reach, self.eagerness, encoded=scenario.encoded
+        )
+
+    # ---- running ----
+    def run(self) -> None:
+        """Raises `Violation` at the first rule that is broken."""
+        for line in self.scenario.describe():
+            self.story.tell(line)
+        while self._going():
+            self._step()
+            if self.witness.violation is not None:
+                raise Violation(self.witness.violation)
+            if self.scheduler.steps > MAX_STEPS:
+                raise Violation(f"the job has not ended after {MAX_STEPS} steps")
+
+    def _going(self) -> bool:
+        """Until the current driver has ended and nobody of any other run lives any more."""
+        if self.driver.outcome is None:
+            return True
+        return any(worker.alive for worker in self.workers) or any(
+            driver.alive and driver.outcome is None for driver in self.drivers
+        )
+
+    def _step(self) -> None:
+        try:
+            self.scheduler.step()
+        except Killed:
+            self.subject = None
+        except Stuck as stuck:
+            raise Violation(f"the job hangs: {stuck}") from stuck
+        if self.scheduler.steps == self.scenario.drain_at:
+            self.story.tell("the job is asked to drain")
+            self.driver.on_master(self.driver.master.drain)
+        self.chaos.strike()
+
+    @contextmanager
+    def acting(self, subject: Process) -> Iterator[None]:
+        """While `subject` runs production code: what the disk does to it, it does to this process."""
+        before, self.subject = self.subject, subject
+        try:
+            yield
+        finally:
+            self.subject = before
+
+    def eagerness(self) -> float:
+        return 0.1 if self.random.random() < self.scenario.slow else 1.0
+
+    def figures(self) -> dict[str, int]:
+        happened = self.chaos.plan.happened
+        return {
+            "crashes": sum(happened[action] for action in CRASHES),
+            "faults": happened.total(),
+            "checkpoints": len(self.witness.completed),
+            "unaligned": self.witness.unaligned,
+            "failed_checkpoints": self.witness.failed,
+            "restores": self.witness.restores,
+        }
+
+    # ---- drivers ----
+    @property
+    def driver(self) -> SimulatedDriver:
+        return self.drivers[-1]
+
+    def start_driver(self) -> None:
+        scenario = self.scenario
+        number = len(self.drivers) + 1
+        graph = build_job(scenario, self.witness, self.ledger, self.sink_files, number)
+        driver = SimulatedDriver(self, number, graph)
+        self.drivers.append(driver)
+        keep = scenario.checkpoints.keep if scenario.checkpoints else 1
+        store = CheckpointStore(self.files, JOB, keep) if scenario.checkpoints else None
+        restarts = FixedDelay(attempts=1000, delay=scenario.tick * 10)
+        clock = self.scheduler.clock
+        driver.start(Master(graph, scenario.checkpoints, scenario.runtime, restarts, store, driver, clock))
+
+    def replace_driver(self, kill: SimulatedDriver | None) -> None:
+        """A new driver takes the job over. The old one is dead, or (None) knows nothing of it."""
+        old = self.driver
+        if kill is not None:
+            kill.kill()
+            if kill is not old:
+                return
+        self.start_driver()
+
+    def driver_ended(self, driver: SimulatedDriver) -> None:
+        for start in [start for start in self._starting if start.driver is driver]:
+            self._forget(start)
+
+    # ---- workers ----
+    def staff(self, driver: SimulatedDriver) -> None:
+        """Spark starts as many workers as the driver wants, each after a while."""
+        live = sum(worker.alive and worker.id in driver.connections for worker in self.workers)
+        starting = sum(start.driver is driver for start in self._starting)
+        if driver.alive and driver.outcome is None:
+            for _ in range(driver.wanted - live - starting):
+                start = _Start(self, driver)
+                self._starting.append(start)
+                delay = self.random.random() * 20 * self.scenario.tick
+                self.scheduler.at(self.scheduler.clock.now() + delay, start)
+
+    def worker_starts(self, start: _Start) -> None:
+        self._forget(start)
+        if start.driver.alive and start.driver.outcome is None:
+            self._last_worker += 1
+            worker = SimulatedWorker(self, start.driver, WorkerId(f"w{self._last_worker}"))
+            self.workers.append(worker)
+            start.driver.connections[worker.id] = worker.connection
+
+    def _forget(self, start: _Start) -> None:
+        self._starting.remove(start)
+        self.scheduler.retire(start)
+
+    # ---- disks ----
+    def _before_store(self, operation: str, path: str) -> None:
+        point = _store_point(operation, path, done=False)
+        if point is not None:
+            self.chaos.reach_disk(point)
+
+    def _after_store(self, operation: str, path: str) -> None:
+        self.witness.disk(self.files, operation, path)
+        point = _store_point(operation, path, done=True)
+        if point is not None:
+            self.chaos.reach_disk(point)
+
+    def _before_sink(self, operation: str, path: str) -> None:
+        if operation not in ("read", "list", "exists"):
+            self.chaos.reach_disk(Point.SINK)
+
+
+def _store_point(operation: str, path: str, done: bool) -> Point | None:
+    match operation:
+        case "write" if path.endswith(".data"):
+            return Point.DATA_DONE if done else Point.DATA
+        case "write" if path.endswith(".committables"):
+            return None if done else Point.COMMITTABLES
+        case "write" if path.startswith("checkpoints/"):
+            return Point.METADATA_DONE if done else Point.METADATA
+        case "create" if path.startswith("log/"):
+            return Point.LOG_DONE if done else Point.LOG
+        case "delete":
+            return Point.DELETE_DONE if done else Point.DELETE
+    return None
