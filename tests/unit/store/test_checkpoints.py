@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
+from tests.unit.store.samples import JOB, SUBTASKS, expected, paths, read_all, record_of, take, write_data
 
 from penstock.core.ids import CheckpointId, Generation, Uid
 from penstock.core.record import SubtaskRecord
@@ -13,7 +14,6 @@ from penstock.simulation.files import MemoryFiles
 from penstock.store import layout
 from penstock.store.checkpoints import CheckpointStore, Fenced, NotComplete
 from penstock.store.errors import CorruptCheckpoint, OtherJob
-from tests.unit.store.samples import JOB, SUBTASKS, expected, paths, read_all, record_of, take, write_data
 
 
 @pytest.fixture

@@ -1,0 +1,266 @@
+"""Files in a local directory (or one mounted from elsewhere), durable before they are visible.
+
+A file is written under a temporary name beside its goal, flushed to the disk and renamed; the directory is flushed too,
+so that after a power cut the name is there as well. `create` links the finished temporary file to its goal: linking
+fails if the goal exists, so of several contenders one wins, and nobody ever sees a file that is there but still empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import BinaryIO, NoReturn
+
+import pyarrow as pa
+
+from penstock.state.parts import Buffer
+from penstock.store.files import FileInfo
+
+STALE_AFTER = 3600.0
+"""Seconds after which a temporary file has no writer any more: every write touches it, and no single write takes so "
+"long."""
+_BUFFER = 1 << 20
+_TEMPORARY_PREFIX, _TEMPORARY_SUFFIX = ".penstock-", ".tmp"
+
+_ADVICE = {
+    errno.ENOSPC: "The disk is full: free space there, or choose another directory",
+    errno.EDQUOT: "The disk quota is used up: free space there, or choose another directory",
+    errno.EFBIG: "The file is larger than the file system or the process limits allow (ulimit -f)",
+    errno.EACCES: "The directory must be writable for the user that runs the driver and the workers",
+    errno.EPERM: "The directory must be writable, and its file system must support hard links",
+    errno.EROFS: "The file system is read-only: choose another directory, or mount it writable",
+    errno.ENOTDIR: "A part of the path is a file, not a directory: choose another directory",
+    errno.ENAMETOOLONG: "The name is too long for the file system: use shorter uids or a shorter directory",
+    errno.EIO: "The disk reported an error: look at the system's log",
+}
+
+
+class LocalFiles:
+    def __init__(self, root: str, now: Callable[[], float] = time.time) -> None:
+        self._root = os.path.abspath(root)
+        self._now = now
+
+    def __repr__(self) -> str:
+        return f"LocalFiles({self._root!r})"
+
+    # ---- writing ----
+    def open_write(self, path: str) -> _Writer:
+        goal = self._absolute(path)
+        with _explained("open", goal):
+            return _Writer(goal, _opened(goal))
+
+    def write(self, path: str, chunks: Iterable[Buffer]) -> int:
+        goal = self._absolute(path)
+        with _explained("write", goal), _temporary(goal) as (file, temporary):
+            for chunk in chunks:
+                file.write(chunk)
+            size = _flush(file)
+            os.replace(temporary, goal)
+            _flush_directory(os.path.dirname(goal))
+        return size
+
+    def create(self, path: str, content: bytes) -> None:
+        goal = self._absolute(path)
+        with _explained("create", goal), _temporary(goal) as (file, temporary):
+            file.write(content)
+            _flush(file)
+            os.link(temporary, goal)
+            _flush_directory(os.path.dirname(goal))
+
+    def move(self, source: str, target: str) -> None:
+        start, goal = self._absolute(source), self._absolute(target)
+        with _explained("move to", goal):
+            if not os.path.exists(start):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), start)
+            _make_directory(os.path.dirname(goal))
+            os.replace(start, goal)
+            _flush_directory(os.path.dirname(goal))
+            if os.path.dirname(start) != os.path.dirname(goal):
+                _flush_directory(os.path.dirname(start))
+
+    def delete(self, path: str) -> None:
+        """Directories that become empty go too. Not flushed: what a power cut brings back is deleted again next "
+        "time."""
+        goal = self._absolute(path)
+        with _explained("delete", goal):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(goal)
+            self._prune(os.path.dirname(goal))
+
+    def _prune(self, directory: str) -> None:
+        while directory != self._root:
+            try:
+                os.rmdir(directory)
+            except OSError:  # not empty, or somebody else was faster: both are fine
+                return
+            directory = os.path.dirname(directory)
+
+    # ---- reading ----
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> memoryview:
+        goal = self._absolute(path)
+        with _explained("read", goal), open(goal, "rb", buffering=0) as file:
+            left = max(0, os.fstat(file.fileno()).st_size - offset)
+            wanted = left if length is None else min(left, length)
+            # Arrow's allocator aligns, so that tables read from here need no copy, and does not fill with zeros first.
+            content = memoryview(pa.allocate_buffer(wanted))
+            file.seek(offset)
+            done = 0
+            while done < wanted:
+                count = file.readinto(content[done:])
+                if not count:
+                    break
+                done += count
+            return content[:done]
+
+    def list(self, directory: str) -> Sequence[FileInfo]:
+        top = self._absolute(directory) if directory else self._root
+        with _explained("list", top):
+            found = [
+                FileInfo(os.path.relpath(entry.path, self._root).replace(os.sep, "/"), stat.st_size, stat.st_mtime)
+                for entry, stat in _walk(top)
+                if not _is_temporary(entry.name)
+            ]
+        return sorted(found, key=lambda file: file.path)
+
+    def exists(self, path: str) -> bool:
+        goal = self._absolute(path)
+        with _explained("look for", goal):
+            try:
+                os.stat(goal)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            return True
+
+    def remove_stale(self, directory: str) -> int:
+        top = self._absolute(directory) if directory else self._root
+        removed = 0
+        with _explained("clean", top):
+            for entry, stat in _walk(top):
+                if _is_temporary(entry.name) and stat.st_mtime < self._now() - STALE_AFTER:
+                    os.unlink(entry.path)
+                    removed += 1
+        return removed
+
+    def _absolute(self, path: str) -> str:
+        if not path or path.startswith("/") or ".." in PurePosixPath(path).parts:
+            raise ValueError(f"{path!r} is no path below {self._root}")
+        return os.path.join(self._root, path)
+
+
+class _Writer:
+    def __init__(self, path: str, file: BinaryIO) -> None:
+        self._path = path
+        self._file = file
+
+    def write(self, chunk: Buffer) -> None:
+        with _explained("write", self._path):
+            self._file.write(chunk)
+
+    def close(self) -> int:
+        with _explained("write", self._path):
+            size = _flush(self._file)
+            self._file.close()
+            _flush_directory(os.path.dirname(self._path))
+        return size
+
+    def abandon(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+# ---- the file system's ways ----
+@contextlib.contextmanager
+def _temporary(goal: str) -> Iterator[tuple[BinaryIO, str]]:
+    """A new file beside the goal, gone afterwards unless it was renamed."""
+    path = os.path.join(os.path.dirname(goal), f"{_TEMPORARY_PREFIX}{uuid.uuid4().hex}{_TEMPORARY_SUFFIX}")
+    file = _opened(path)
+    try:
+        yield file, path
+    finally:
+        # Closing flushes what a failed write left in the buffer, and fails again: the first error is the one to report.
+        with contextlib.suppress(OSError):
+            file.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _is_temporary(name: str) -> bool:
+    return name.startswith(_TEMPORARY_PREFIX) and name.endswith(_TEMPORARY_SUFFIX)
+
+
+def _opened(path: str) -> BinaryIO:
+    """Opens for writing; makes the directory, again if a cleaner removed it as empty in between."""
+    for _ in range(10):
+        _make_directory(os.path.dirname(path))
+        try:
+            return open(path, "wb", buffering=_BUFFER)
+        except FileNotFoundError:
+            continue
+    raise FileNotFoundError(errno.ENOENT, "its directory disappears again and again", path)
+
+
+def _make_directory(directory: str) -> None:
+    """As `os.makedirs`, but durable."""
+    if os.path.isdir(directory):
+        return
+    parent = os.path.dirname(directory)
+    _make_directory(parent)
+    try:
+        os.mkdir(directory)
+    except FileNotFoundError:
+        _make_directory(directory)
+    except FileExistsError:
+        if not os.path.isdir(directory):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from None
+    else:
+        _flush_directory(parent)
+
+
+def _flush(file: BinaryIO) -> int:
+    file.flush()
+    os.fsync(file.fileno())
+    return file.tell()
+
+
+def _flush_directory(directory: str) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _walk(top: str) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    """Every file below; what disappears meanwhile is skipped."""
+    try:
+        entries = list(os.scandir(top))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(entry.path)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                yield entry, entry.stat()
+
+
+@contextlib.contextmanager
+def _explained(action: str, path: str) -> Iterator[None]:
+    """Lets an `OSError` say which file it is about and what to do."""
+    try:
+        yield
+    except OSError as error:
+        _explain(error, action, path)
+
+
+def _explain(error: OSError, action: str, path: str) -> NoReturn:
+    if error.errno is None:
+        raise error
+    advice = _ADVICE.get(error.errno)
+    message = f"cannot {action} {path}: {os.strerror(error.errno)}" + (f". {advice}" if advice else "")
+    raise OSError(error.errno, message) from error
