@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.api.checkpoints import Checkpoints
 from penstock.api.stream import Stream
 from penstock.core.ids import CheckpointId
+from penstock.core.restarts import RestartSettings
 from penstock.core.settings import RuntimeSettings
 from penstock.graph import nodes
 from penstock.graph.build import build
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.connectors.base import Source
-    from penstock.core.restarts import RestartSettings
     from penstock.spark.job import Job, JobResult
 
 
@@ -55,7 +55,8 @@ class Pipeline:
         spares: int = 0,
         runtime: RuntimeSettings | None = None,
     ) -> None:
-        _check_settings(name, parallelism, checkpoints, key_groups, spares)
+        _check_numbers(name, parallelism, key_groups, spares)
+        _check_objects(checkpoints, restart, runtime)
         self._plan = Plan(name, parallelism, key_groups)
         self._checkpoints, self._spark, self._restart = checkpoints, spark, restart
         self._runtime = replace(runtime or RuntimeSettings(), spares=spares)
@@ -111,7 +112,7 @@ class Pipeline:
         return f"<Pipeline {self.name!r}: {len(self._plan.nodes)} operators>"
 
 
-def _check_settings(name: str, parallelism: int, checkpoints: Checkpoints | None, key_groups: int, spares: int) -> None:
+def _check_numbers(name: str, parallelism: int, key_groups: int, spares: int) -> None:
     try:
         check_uid(name)
     except ValueError as error:
@@ -120,8 +121,18 @@ def _check_settings(name: str, parallelism: int, checkpoints: Checkpoints | None
     check_key_groups(key_groups)
     if not isinstance(spares, int) or isinstance(spares, bool) or spares < 0:
         raise PipelineError(f"spares={spares!r} must be a whole number of at least 0")
+
+
+def _check_objects(checkpoints: object, restart: object, runtime: object) -> None:
     if checkpoints is not None and not isinstance(checkpoints, Checkpoints):
         raise PipelineError(
-            f"checkpoints={checkpoints!r} must be a Checkpoints object, for example "
-            'checkpoints=ps.Checkpoints("s3://bucket/orders", every="1s")'
+            f"checkpoints={checkpoints!r} must be a Checkpoints object, "
+            'for example checkpoints=ps.Checkpoints("s3://bucket/orders", every="1s")'
         )
+    if restart is not None and not isinstance(restart, RestartSettings):
+        raise PipelineError(
+            f"restart={restart!r} is no restart strategy: use one of ps.restart.none(), ps.restart.fixed_delay(...), "
+            "ps.restart.exponential(...), ps.restart.failure_rate(...)"
+        )
+    if runtime is not None and not isinstance(runtime, RuntimeSettings):
+        raise PipelineError(f"runtime={runtime!r} must be a RuntimeSettings object: ps.RuntimeSettings(linger=0.001)")

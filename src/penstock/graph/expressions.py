@@ -7,8 +7,10 @@ shift, a rank) would silently depend on the cuts, and is refused.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -42,6 +44,8 @@ def step_of(
         raise site.error(
             f"needs at least one Polars expression, for example {kind.value}(pl.col({schema.names[0]!r}) > 0)"
         )
+    for expression in expressions:
+        _check_native(expression, site)
     frame = empty_frame(schema)
     result = _resolved(frame, kind, expressions, schema, site)
     for expression in expressions:
@@ -85,7 +89,7 @@ def _resolved(
         resolved = getattr(frame, kind.value)(*expressions).collect_schema()
         if kind is StepKind.FILTER:
             return schema
-        return checked_schema(arrow_schema(resolved), site)
+        return checked_schema(arrow_schema(resolved, site), site)
     except PipelineError:
         raise
     except pl.exceptions.ColumnNotFoundError as error:
@@ -96,8 +100,20 @@ def _resolved(
         raise site.error(f"Polars refuses it: {_first_line(error)}. The input has {_described(schema)}") from None
 
 
+def _check_native(expression: pl.Expr, site: Site) -> None:
+    if "python_udf()" in str(expression):
+        raise site.error(
+            "a Python function inside an expression (map_elements, map_batches) cannot be checked or sent to the "
+            "workers: "
+            "write it with Polars' own expressions, or use stream.map_batches(...) or stream.map(...)"
+        )
+
+
 def _check_rowwise(expression: pl.Expr, kind: StepKind, schema: SchemaDict, site: Site) -> None:
-    offender = _looks_around(expression, schema)
+    try:
+        offender = _looks_around(_without_selectors(expression, next(iter(schema))), schema)
+    except pl.exceptions.PolarsError:
+        return  # Polars cannot tell, and it has accepted the expression for this schema
     if offender is not None:
         raise site.error(
             f"{offender} looks at more than its own row, so its result would depend on how the stream is cut into "
@@ -105,16 +121,29 @@ def _check_rowwise(expression: pl.Expr, kind: StepKind, schema: SchemaDict, site
         )
 
 
+def _without_selectors(expression: pl.Expr, column: str) -> pl.Expr:
+    """The same expression with one column in place of every selector (`pl.all()`, `cs.numeric()`): Polars answers no
+    questions about an expression that has one."""
+    if not expression.meta.has_multiple_outputs() and "cs." not in str(expression):
+        return expression
+    try:
+        tree = json.loads(expression.meta.serialize(format="json"))
+        return pl.Expr.deserialize(StringIO(json.dumps(_replaced(tree, {"Column": column}))), format="json")
+    except (pl.exceptions.PolarsError, ValueError):
+        return expression
+
+
+def _replaced(tree: Any, column: dict[str, str]) -> Any:
+    if isinstance(tree, dict):
+        return column if list(tree) == ["Selector"] else {name: _replaced(part, column) for name, part in tree.items()}
+    return [_replaced(part, column) for part in tree] if isinstance(tree, list) else tree
+
+
 def _looks_around(expression: pl.Expr, schema: SchemaDict) -> pl.Expr | None:
     """The first part of the expression whose result depends on other rows."""
     if expression.meta.is_literal() or "element()" in str(expression):
         return None  # literals are constants; inside list.eval, `element()` stands for the items of one row's list
-    try:
-        separable = expression.meta.is_row_separable()
-    except pl.exceptions.PolarsError:
-        # Selectors and Python functions: Polars cannot tell without the schema. Their parts are still looked at.
-        separable = True
-    if not separable:
+    if not expression.meta.is_row_separable():
         return expression
     parts = (_looks_around(part, schema) for part in expression.meta.pop(schema=schema))
     return next((offender for offender in parts if offender is not None), None)

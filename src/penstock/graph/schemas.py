@@ -126,9 +126,27 @@ def empty_frame(schema: pa.Schema) -> pl.LazyFrame:
     return pl.DataFrame(schema.empty_table()).lazy()
 
 
-def arrow_schema(schema: pl.Schema) -> pa.Schema:
-    """How a Polars schema travels."""
+def arrow_schema(schema: pl.Schema, site: Site) -> pa.Schema:
+    """How a Polars schema travels. Types that have no Arrow form are refused first: Polars may not survive the
+    attempt."""
+    for name, dtype in schema.items():
+        if not _has_arrow_form(dtype):
+            raise site.error(
+                f"column {name!r} has Polars type {dtype}, which a stream cannot carry: cast it to another"
+            )
     return plain_schema(schema.to_frame().to_arrow().schema)
+
+
+def _has_arrow_form(dtype: Any) -> bool:
+    import polars as pl
+
+    if dtype in (pl.Object, pl.Unknown, pl.Int128, pl.UInt128):
+        return False
+    if isinstance(dtype, pl.List | pl.Array):
+        return _has_arrow_form(dtype.inner)
+    if isinstance(dtype, pl.Struct):
+        return all(_has_arrow_form(field.dtype) for field in dtype.fields)
+    return True
 
 
 def _type_in(schema: pa.Schema, name: str) -> str:
@@ -147,7 +165,7 @@ def _arrow_type(name: str, declared: object, site: Site) -> pa.DataType:
             f"column {name!r}: a Decimal needs its precision and scale, for example pyarrow.decimal128(18, 2)"
         )
     if (dtype := _polars_type(declared)) is not None:
-        return arrow_schema(dtype).field(0).type
+        return _arrow_type_of(name, dtype, site)
     raise site.error(
         f"column {name!r}: {declared!r} is no type that a column can have; use a Python type "
         f"({', '.join(t.__name__ for t in _PYTHON_TYPES)}, "
@@ -155,11 +173,24 @@ def _arrow_type(name: str, declared: object, site: Site) -> pa.DataType:
     )
 
 
-def _polars_type(declared: Any) -> pl.Schema | None:
+def _arrow_type_of(name: str, dtype: pl.DataType, site: Site) -> pa.DataType:
     import polars as pl
 
-    is_dtype = isinstance(declared, pl.DataType) or (isinstance(declared, type) and issubclass(declared, pl.DataType))
-    return pl.Schema({"column": declared}) if is_dtype else None
+    return arrow_schema(pl.Schema({name: dtype}), site).field(0).type
+
+
+def _polars_type(declared: Any) -> pl.DataType | None:
+    """The Polars dtype that was declared, also by its bare class (`pl.Datetime`); None if it is no complete one."""
+    import polars as pl
+
+    if isinstance(declared, pl.DataType):
+        return declared
+    if not (isinstance(declared, type) and issubclass(declared, pl.DataType)):
+        return None
+    try:
+        return declared()
+    except TypeError:
+        return None
 
 
 def _travels(data_type: pa.DataType) -> bool:

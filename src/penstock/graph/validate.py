@@ -25,8 +25,10 @@ def check_parallelism(parallelism: int | None) -> None:
 def check_key_groups(key_groups: int) -> None:
     try:
         check_total(key_groups)
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise PipelineError(str(error)) from None
+    except TypeError:
+        raise PipelineError(f"key_groups must be a power of two, not {key_groups!r}") from None
 
 
 def _check_ends(plan: Plan) -> None:

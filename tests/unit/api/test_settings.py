@@ -1,0 +1,87 @@
+"""Checkpoints, restart strategies and the pipeline's own settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+from penstock.core.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart
+from penstock.core.settings import CheckpointSettings
+
+
+def test_checkpoints_without_options_have_the_defaults_of_the_core():
+    assert ps.Checkpoints("dir").settings == CheckpointSettings()
+
+
+def test_checkpoints_translate_every_option(tmp_path: Path):
+    checkpoints = ps.Checkpoints(
+        tmp_path, every="200ms", mode="at_least_once", alignment_timeout="1s", timeout="1min", minimum_pause="50ms",
+        maximum_concurrent=3, tolerable_failures=2, keep=5,
+    )  # fmt: skip
+    assert checkpoints.directory == str(tmp_path)
+    assert checkpoints.settings == CheckpointSettings(0.2, ps.Mode.AT_LEAST_ONCE, 1.0, 60.0, 0.05, 3, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": "soon"}, "Checkpoints: every='soon' is no duration"),
+        ({"every": 0}, "every=0 must be more than 0"),
+        ({"mode": "sometimes"}, "mode='sometimes' does not exist; choose from 'aligned', 'at_least_once', 'unaligned'"),
+        ({"keep": 0}, "keep=0 must be a whole number of at least 1"),
+        ({"tolerable_failures": -1}, "tolerable_failures=-1 must be a whole number of at least 0"),
+        ({"maximum_concurrent": 2}, "maximum_concurrent=2 needs mode 'aligned' or 'at_least_once'; with 'adaptive'"),
+    ],
+)
+def test_a_bad_checkpoint_setting_is_refused_where_it_is_written(options, message):
+    with pytest.raises(ps.PipelineError) as error:
+        ps.Checkpoints("dir", **options)
+    assert message in str(error.value)
+
+
+def test_an_empty_checkpoint_path_is_refused():
+    with pytest.raises(ps.PipelineError, match="the path is empty"):
+        ps.Checkpoints("")
+
+
+def test_restart_strategies_are_written_with_durations():
+    assert ps.restart.none() == NoRestart()
+    assert ps.restart.fixed_delay("2s", attempts=5) == FixedDelay(attempts=5, delay=2.0)
+    assert ps.restart.exponential() == ExponentialDelay()
+    assert ps.restart.failure_rate(4, per="1min", delay=0) == FailureRate(failures=4, per=60.0, delay=0.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: ps.restart.fixed_delay("later"),
+        lambda: ps.restart.fixed_delay(attempts=0),
+        lambda: ps.restart.exponential(multiplier=0.5),
+        lambda: ps.restart.failure_rate(per=0),
+    ],
+)
+def test_a_bad_restart_setting_is_refused(wrong):
+    with pytest.raises(ps.PipelineError, match="restart: "):
+        wrong()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "no/slashes"}, "Pipeline: name='no/slashes' is no usable name"),
+        ({"parallelism": 0}, "parallelism=0 must be a whole number of at least 1"),
+        ({"parallelism": 1.5}, "parallelism=1.5 must be"),
+        ({"key_groups": 100}, "key_groups must be a power of two"),
+        ({"key_groups": "many"}, "key_groups must be a power of two"),
+        ({"spares": -1}, "spares=-1 must be a whole number of at least 0"),
+        ({"checkpoints": "s3://bucket"}, "must be a Checkpoints object, for example checkpoints=ps.Checkpoints("),
+        ({"restart": "always"}, "restart='always' is no restart strategy: use one of ps.restart.none()"),
+        ({"runtime": {"linger": 1}}, "runtime={'linger': 1} must be a RuntimeSettings object"),
+    ],
+)
+def test_a_bad_pipeline_setting_is_refused_where_it_is_written(options, message):
+    with pytest.raises(ps.PipelineError) as error:
+        ps.Pipeline(**{"name": "job", **options})
+    assert message in str(error.value)
