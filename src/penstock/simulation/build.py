@@ -75,8 +75,8 @@ class _Builder:
                 _spec(f"{node.uid}-time", lambda: WatermarkOperator("time", 0), SCHEMA, stateful=True),
             ]
         batches = [batch_of(rows) for rows in splits]
-        random, idle = self._random, self._scenario.idle
-        return [_spec(node.uid, lambda: ScriptedSource(node, batches, random, idle), SCHEMA, stateful=True)]
+        random, idle, witness = self._random, self._scenario.idle, self._witness
+        return [_spec(node.uid, lambda: ScriptedSource(node, batches, random, idle, witness), SCHEMA, stateful=True)]
 
     def _consumers(self, node: Node) -> list[OperatorSpec]:
         witness = self._witness

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from penstock.simulation.build import JOB
 from penstock.simulation.oracle import Expected, expected_output
 from penstock.simulation.records import SEQ_BASE, Row, origin_of
 from penstock.simulation.story import Violation
-from penstock.simulation.topology import Kind, Node
+from penstock.simulation.topology import Kind, Node, Topology
 from penstock.store import layout
 from penstock.store.checkpoints import CheckpointStore
 
@@ -30,11 +31,23 @@ if TYPE_CHECKING:
 def check(world: World) -> None:
     """Raises `Violation`."""
     _check_outcome(world)
-    expected = expected_output(world.scenario.topology)
+    expected = expected_output(_as_read(world))
     for sink in world.scenario.topology.sinks:
         _check_sink(world, sink, expected[sink.number])
     if world.scenario.checkpoints is not None:
         _check_store(world)
+
+
+def _as_read(world: World) -> Topology:
+    """The topology with what its sources really read, if the job was asked to drain."""
+    topology = world.scenario.topology
+    if not world.drained:
+        return topology
+    nodes = list(topology.nodes)
+    for node in topology.sources:
+        rows = tuple(world.witness.rows_read(node.number, split) for split in range(node.parallelism))
+        nodes[node.number] = replace(node, rows=rows)
+    return replace(topology, nodes=tuple(nodes))
 
 
 def _check_outcome(world: World) -> None:

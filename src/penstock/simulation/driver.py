@@ -100,6 +100,8 @@ class SimulatedDriver(Actor):
         self.world.story.tell(f"driver {self.number} < {worker} {short(message)}")
         self.world.chaos.reach_message(Point.TO_MASTER, lambda: connection.repeat_to_master(message))
         if isinstance(message, Acknowledge):
+            if message.figures.unaligned:
+                self.world.witness.overtaken.add(message.checkpoint)
             self.world.chaos.reach_message(Point.ACK_DELIVERED, lambda: connection.repeat_to_master(message))
         if isinstance(message, Register):
             if worker not in self._known:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.barrier import Barrier
-from penstock.core.ids import CheckpointId
+from penstock.core.ids import Attempt, CheckpointId, Generation
 from penstock.operators.base import Collector, Operator, OperatorContext, Polled, SourceOperator
 from penstock.runtime.elements import MIN_WATERMARK
 from penstock.simulation.records import COLUMNS, STEP_MS, kept, next_paths, origin_of
@@ -32,12 +32,15 @@ class UserError(RuntimeError):
 class ScriptedSource(SourceOperator):
     """Reads split i of its node on subtask i: slices of one prepared batch, with pauses in between."""
 
-    def __init__(self, node: Node, splits: Sequence[pa.RecordBatch], random: Random, idle: bool) -> None:
-        self._node, self._splits, self._random, self._idle = node, splits, random, idle
+    def __init__(
+        self, node: Node, splits: Sequence[pa.RecordBatch], random: Random, idle: bool, witness: Witness
+    ) -> None:
+        self._node, self._splits, self._random, self._idle, self._witness = node, splits, random, idle, witness
         self._split, self._position = 0, 0
+        self._run = (Generation(0), Attempt(0))
 
     def open(self, context: OperatorContext) -> None:
-        self._split = context.subtask
+        self._split, self._run = context.subtask, (context.generation, context.attempt)
         for part in context.restored:
             split, position = msgspec.json.decode(part.read(), type=tuple[int, int])
             if split == self._split:
@@ -53,6 +56,9 @@ class ScriptedSource(SourceOperator):
         self._position += count
         last = (self._position - 1) * STEP_MS if self._position else None
         return Polled(batch=batch, watermark=last, done=self._position == rows.num_rows)
+
+    def finish(self, out: Collector) -> None:
+        self._witness.source_ended(self._node.number, self._split, self._run, self._position)
 
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
         position = (self._split, self._position)

@@ -6,13 +6,13 @@ tick is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from penstock.core.barrier import Mode
 from penstock.core.settings import CheckpointSettings, InFlightSettings, RuntimeSettings
 from penstock.simulation.faults import Fault, random_faults
-from penstock.simulation.topology import Topology, random_topology
+from penstock.simulation.topology import Kind, Topology, random_topology
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,11 @@ _MODES = (
 def random_scenario(seed: int) -> Scenario:
     random = Random(f"scenario {seed}")
     tick = random.choice((0.0001, 0.0005, 0.001))
+    drains = random.random() < 0.08
     mode = random.choices([mode for mode, _ in _MODES], [weight for _, weight in _MODES])[0]
     return Scenario(
         seed=seed,
-        topology=random_topology(random),
+        topology=_only_scripted(random_topology(random)) if drains else random_topology(random),
         checkpoints=None if mode is None else _checkpoints(random, mode, tick),
         runtime=_runtime(random, tick),
         faults=random_faults(random),
@@ -75,8 +76,14 @@ def random_scenario(seed: int) -> Scenario:
         slow=random.choice((0.0, 0.1, 0.3)),
         encoded=random.random() < 0.3,
         idle=random.random() < 0.1,
-        drain_at=random.randint(20, 400) if random.random() < 0.08 else None,
+        drain_at=random.randint(20, 400) if drains else None,
     )
+
+
+def _only_scripted(topology: Topology) -> Topology:
+    """Scripted sources tell where they stopped when the job is drained; generators do not."""
+    nodes = (replace(node, kind=Kind.SOURCE) if node.kind.is_source else node for node in topology.nodes)
+    return replace(topology, nodes=tuple(nodes))
 
 
 def _checkpoints(random: Random, mode: Mode, tick: float) -> CheckpointSettings:

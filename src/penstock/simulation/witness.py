@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.ids import CheckpointId
+from penstock.core.ids import Attempt, CheckpointId, Generation
 from penstock.core.store import Completed
 from penstock.store import layout
 from penstock.store.documents import decode_entry
@@ -22,11 +22,20 @@ class Witness:
         self.raise_in_process = False
         """Set by a fault: the next user code that runs raises, once."""
         self.raise_in_snapshot = False
-        self.unaligned = 0
-        """Complete checkpoints that hold records in flight or whose barriers overtook some."""
-        self.failed = 0
-        self.restores = 0
-        """Attempts that started from a checkpoint."""
+        self._ends: dict[tuple[int, int], tuple[tuple[Generation, Attempt], int]] = {}
+        self.overtaken: set[CheckpointId] = set()
+        """Checkpoints in which a barrier overtook records somewhere."""
+        self.restored: set[tuple[Generation, Attempt]] = set()
+        """Runs that started from a checkpoint."""
+
+    def source_ended(self, node: int, split: int, run: tuple[Generation, Attempt], position: int) -> None:
+        known = self._ends.get((node, split))
+        if known is None or run >= known[0]:
+            self._ends[node, split] = (run, position)
+
+    def rows_read(self, node: int, split: int) -> int:
+        """Where the newest run that got to the end of the split stopped reading: a job may be asked to drain."""
+        return self._ends[node, split][1]
 
     def object(self, what: str) -> None:
         if self.violation is None:

@@ -6,7 +6,7 @@ not know that: it runs on, sends and writes, until it notices.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.causes import Cause
@@ -35,16 +35,18 @@ from penstock.runtime.control.messages import (
     ToWorker,
     TriggerCheckpoint,
 )
-from penstock.runtime.ports import Abort, Cancel, Complete, Note, StopSources, Trigger, WriteFailed, Written
+from penstock.runtime.network.handshake import PROTOCOL
+from penstock.runtime.pool import Pool
+from penstock.runtime.ports import Abort, Cancel, Complete, Note, StopSources, Trigger
 from penstock.runtime.restored import RestoredSubtask
+from penstock.runtime.snapshots import PooledSnapshotWriter
 from penstock.runtime.task import Task
 from penstock.simulation.connection import Connection, short
 from penstock.simulation.faults import Point
 from penstock.simulation.scheduler import Actor
-from penstock.simulation.transport import Run, TaskTransport
-from penstock.state.parts import CapturedPart, RestoredPart
-from penstock.store import layout
-from penstock.store.parts import reader, write_parts
+from penstock.simulation.transport import Line, Run, TaskTransport
+from penstock.state.parts import RestoredPart
+from penstock.store.parts import reader
 
 if TYPE_CHECKING:
     from penstock.simulation.driver import SimulatedDriver
@@ -90,65 +92,40 @@ class TaskActor(Actor):
             self._scheduler.at(wake, self)
 
 
-class _Write(Actor):
-    """One data file on its way to the store: first it is written, later the task hears of it."""
+class _Job(Actor):
+    """Work in the worker's pool."""
 
-    def __init__(self, snapshots: _Snapshots, ticket: int, checkpoint: CheckpointId, path: str) -> None:
-        self._snapshots, self._ticket, self.checkpoint, self.path = snapshots, ticket, checkpoint, path
-        self.parts: Mapping[Uid, Sequence[CapturedPart]] = {}
-        self._answer: Note | None = None
-        self.eagerness = snapshots.worker.world.eagerness()
+    def __init__(self, pool: SimulatedPool, job: Callable[[], None]) -> None:
+        self._pool, self._job = pool, job
+        self.eagerness = pool.worker.world.eagerness()
 
     def act(self) -> None:
-        if self._answer is not None:
-            self._snapshots.answered(self, self._answer)
-            return
-        worker = self._snapshots.worker
-        with worker.world.acting(worker):
-            try:
-                handles = write_parts(worker.world.files, self.path, self.parts)
-                self._answer = Written(self.checkpoint, self._ticket, handles, 0.0)
-            except OSError as error:
-                self._answer = WriteFailed(self.checkpoint, self._ticket, str(error))
+        self._pool.drop(self)
+        with self._pool.worker.world.acting(self._pool.worker):
+            self._job()
 
 
-class _Snapshots:
-    """Implements `ports.SnapshotWriter` for one subtask of one run."""
+class SimulatedPool(Pool):
+    """The pool of a worker, without threads: what was submitted happens in any order."""
 
-    def __init__(self, worker: SimulatedWorker, run: Run, subtask: SubtaskId) -> None:
-        self.worker, self._run, self._subtask = worker, run, subtask
-        self._writes: list[_Write] = []
-        self._written: dict[CheckpointId, list[str]] = {}
+    def __init__(self, worker: SimulatedWorker) -> None:
+        super().__init__("simulated", 0)
+        self.worker = worker
+        self._waiting: list[_Job] = []
 
-    def write(self, checkpoint: CheckpointId, ticket: int, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
-        generation, attempt = self._run
-        path = layout.data_path(checkpoint, generation, attempt, self._subtask, ticket)
-        write = _Write(self, ticket, checkpoint, path)
-        write.parts = parts
-        self._writes.append(write)
-        self._written.setdefault(checkpoint, []).append(path)
-        self.worker.world.scheduler.wake(write)
+    def submit(self, job: Callable[[], None]) -> None:
+        if self.worker.alive:
+            actor = _Job(self, job)
+            self._waiting.append(actor)
+            self.worker.world.scheduler.wake(actor)
 
-    def discard(self, checkpoint: CheckpointId) -> None:
-        for write in [write for write in self._writes if write.checkpoint == checkpoint]:
-            self._drop(write)
-        for path in self._written.pop(checkpoint, ()):
-            try:
-                self.worker.world.files.delete(path)
-            except OSError:
-                self.worker.world.story.tell(f"could not delete {path}: the store's cleaning will")
+    def drop(self, job: _Job) -> None:
+        self._waiting.remove(job)
+        self.worker.world.scheduler.retire(job)
 
-    def answered(self, write: _Write, answer: Note) -> None:
-        self._drop(write)
-        self.worker.put(self._subtask, answer)
-
-    def stop(self) -> None:
-        for write in list(self._writes):
-            self._drop(write)
-
-    def _drop(self, write: _Write) -> None:
-        self._writes.remove(write)
-        self.worker.world.scheduler.retire(write)
+    def drop_all(self) -> None:
+        for job in list(self._waiting):
+            self.drop(job)
 
 
 class _Reports:
@@ -191,7 +168,7 @@ class SimulatedWorker:
         self.world, self.driver, self.id = world, driver, id
         self.alive = True
         self.tasks: dict[SubtaskId, TaskActor] = {}
-        self._snapshots: dict[SubtaskId, _Snapshots] = {}
+        self._pool = SimulatedPool(self)
         self.run: Run | None = None
         self._resetting: Attempt | None = None
         self._newest = Attempt(0)
@@ -209,9 +186,9 @@ class SimulatedWorker:
         if self.alive:
             self.connection.tell_master(message)
 
-    def put(self, subtask: SubtaskId, note: Note) -> None:
+    def put(self, run: Run, subtask: SubtaskId, note: Note) -> None:
         actor = self.tasks.get(subtask)
-        if actor is not None:
+        if actor is not None and run == self.run:
             actor.task.put(note)
 
     # ---- what the master says ----
@@ -252,7 +229,7 @@ class SimulatedWorker:
 
     def _trigger(self, subtask: SubtaskId, message: TriggerCheckpoint) -> None:
         if subtask in self.tasks:
-            self.put(subtask, Trigger(message.barrier))
+            self.tasks[subtask].task.put(Trigger(message.barrier))
         else:
             reason = "the subtask had finished when the trigger came"
             cause = Cause.SUBTASK_FINISHED
@@ -278,25 +255,32 @@ class SimulatedWorker:
         """As the real worker does: a task from its assignment, opened and attached, but not running yet."""
         world = self.world
         restored = None if restore is None else self._restored(restore)
-        snapshots = self._snapshots[subtask] = _Snapshots(self, run, subtask)
+
+        def notify() -> None:
+            actor.notified()
+
         generation, attempt = run
+        answers: Line[Note] = Line(world.scheduler, f"writes of {subtask}", lambda note: self.put(run, subtask, note))
         task = Task(
             graph=self.driver.graph,
             subtask=subtask,
             transport=TaskTransport(world.network, run),
             reports=_Reports(self, attempt, subtask),
-            snapshots=snapshots,
+            snapshots=PooledSnapshotWriter(
+                world.files, self._pool, world.scheduler.clock, generation, attempt, subtask, answers.send
+            ),
             clock=world.scheduler.clock,
             settings=world.scenario.runtime,
             checkpointing=world.scenario.checkpoints is not None,
             attempt=attempt,
             generation=generation,
             restored=restored,
-            notify=lambda: actor.notified(),
+            notify=notify,
         )
         actor = self.tasks[subtask] = TaskActor(self, task, subtask)
         world.network.attach(run, subtask, task.put)
         if restored is not None:
+            world.witness.restored.add(run)
             world.chaos.reach(Point.REPLAY if restored.channels else Point.RESTORE)
         task.open()
 
@@ -335,7 +319,6 @@ class SimulatedWorker:
 
     def _answer_reset(self) -> None:
         if self._resetting is not None and not self.tasks:
-            self._stop_snapshots()
             self.run, answered, self._resetting = None, self._resetting, None
             self.tell(Idle(answered))
 
@@ -343,11 +326,6 @@ class SimulatedWorker:
         for actor in list(self.tasks.values()):
             actor.task.put(Cancel())
             actor.start()
-
-    def _stop_snapshots(self) -> None:
-        for snapshots in self._snapshots.values():
-            snapshots.stop()
-        self._snapshots.clear()
 
     def end(self, reason: str) -> None:
         """In good order: tasks are closed, the connection too."""
@@ -377,5 +355,5 @@ class SimulatedWorker:
             if self.run is not None:
                 world.network.detach(self.run, subtask, keep)
         self.tasks.clear()
-        self._stop_snapshots()
+        self._pool.drop_all()
         self.connection.worker_gone(keep(len(self.connection.to_master)))

@@ -13,11 +13,9 @@ from random import Random
 
 from penstock.core.ids import WorkerId
 from penstock.core.restarts import FixedDelay
-from penstock.runtime.control.messages import ToMaster, ToWorker
 from penstock.runtime.master import Master
 from penstock.simulation.build import JOB, build_job
 from penstock.simulation.chaos import Chaos, Killed
-from penstock.simulation.connection import Connection
 from penstock.simulation.driver import SimulatedDriver
 from penstock.simulation.faults import CRASHES, Point
 from penstock.simulation.files import MemoryFiles
@@ -62,6 +60,8 @@ class World:
         self.workers: list[SimulatedWorker] = []
         self._starting: list[_Start] = []
         self._last_worker = 0
+        self.drained = False
+        """Whether the job was asked to stop reading."""
         self.start_driver()
         self.network = Network(
             self.scheduler, self.driver.graph, self.chaos.reach, self.eagerness, encoded=scenario.encoded
@@ -96,6 +96,7 @@ class World:
             raise Violation(f"the job hangs: {stuck}") from stuck
         if self.scheduler.steps == self.scenario.drain_at:
             self.story.tell("the job is asked to drain")
+            self.drained = True
             self.driver.on_master(self.driver.master.drain)
         self.chaos.strike()
 
@@ -117,9 +118,9 @@ class World:
             "crashes": sum(happened[action] for action in CRASHES),
             "faults": happened.total(),
             "checkpoints": len(self.witness.completed),
-            "unaligned": self.witness.unaligned,
-            "failed_checkpoints": self.witness.failed,
-            "restores": self.witness.restores,
+            "unaligned": len(self.witness.overtaken & self.witness.completed),
+            "failed_checkpoints": sum(driver.master.status().failed_checkpoints for driver in self.drivers),
+            "restores": len(self.witness.restored),
         }
 
     # ---- drivers ----
