@@ -6,15 +6,20 @@ when something does not fit are the results looked at one by one, to say which r
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.operators.base import Collector, Operator
 from penstock.operators.conform import SchemaMismatch
 
 Row = dict[str, Any]
+
+_FRACTIONS = (float, np.floating, Decimal)
 
 
 def column_values(column: pa.Array) -> list[Any]:
@@ -42,11 +47,30 @@ def batch_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordB
     try:
         if any(len(row) != width for row in rows):
             raise KeyError
-        columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
+        columns = [_column([row[field.name] for row in rows], field.type) for field in schema]
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         _explain_misfit(rows, schema)
         raise SchemaMismatch(f"the returned rows do not fit the declared schema: {error}") from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(values: list[Any], data_type: pa.DataType) -> pa.Array:
+    _refuse_silent_loss(values, data_type)
+    return pa.array(values, data_type)
+
+
+def _refuse_silent_loss(values: list[Any], data_type: pa.DataType) -> None:
+    """Arrow would cut 1.5 to 1 in a column of whole numbers or times, and a datetime to its date, without a word."""
+    types = pa.types
+    if types.is_list(data_type):
+        items = [item for value in values if value is not None for item in value]
+        _refuse_silent_loss(items, data_type.value_type)
+    elif types.is_integer(data_type) or types.is_temporal(data_type):
+        found = set(map(type, values))
+        if any(issubclass(kind, _FRACTIONS) for kind in found):
+            raise TypeError(f"a fraction does not fit into {data_type}")
+        if types.is_date(data_type) and any(issubclass(kind, dt.datetime) for kind in found):
+            raise TypeError(f"a datetime does not fit into {data_type}")
 
 
 def _explain_misfit(rows: Sequence[object], schema: pa.Schema) -> None:
@@ -70,7 +94,7 @@ def _explain_misfit(rows: Sequence[object], schema: pa.Schema) -> None:
             )
         for field in schema:
             try:
-                pa.array([row[field.name]], field.type)
+                _column([row[field.name]], field.type)
             except (TypeError, ValueError, OverflowError, AttributeError) as error:
                 value = row[field.name]
                 raise SchemaMismatch(
