@@ -171,12 +171,13 @@ def check_owner(log: Log, generation: Generation) -> None:
 
 
 def check_last(numbers: Iterable[int], own: int) -> None:
-    """After an append: the entry counts only if it is the last one."""
+    """After an append: if the entry is not the last one, it went into deleted history, or its writer was overtaken just
+    after it. Either way the directory has another owner now."""
     last = max(numbers, default=own)
     if last > own:
         raise Fenced(
-            f"log entry {own} of this driver came after entry {last} of another: another driver has claimed this job's "
-            "directory in the meantime. Only one driver may run a job; stop this one, or start it again to take over"
+            f"another driver has claimed this job's directory: this driver's log entry {own} is already followed by "
+            f"entry {last}. Only one driver may run a job; stop this one, or start it again to take over"
         )
 
 

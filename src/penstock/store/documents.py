@@ -47,6 +47,8 @@ def unseal(path: str, content: memoryview, kind: type[Body]) -> Body:
         version = msgspec.json.decode(content, type=_Version)
         if version.format > FORMAT:
             raise UnknownFormat(path, version.format, FORMAT)
+        if version.format < 1:
+            raise CorruptCheckpoint(path, f"there is no format {version.format}")
         envelope = msgspec.json.decode(content, type=_Envelope)
         crc = zlib.crc32(envelope.body)
         if crc != envelope.crc32:

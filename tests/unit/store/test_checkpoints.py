@@ -149,7 +149,7 @@ def test_a_driver_that_slept_past_the_cleaned_history_is_fenced_too(files: Memor
         take(new, files, number, 2)
         new.clean()
     assert layout.log_path(2) not in paths(files), "the entry that the old driver would write is deleted history"
-    with pytest.raises(Fenced, match="came after entry"):
+    with pytest.raises(Fenced, match="already followed by entry"):
         take(old, files, 500, 1)
     newest = CheckpointId(HISTORY + 19)
     assert new.load().checkpoint == newest
