@@ -1,0 +1,234 @@
+"""How the values of a state become an Arrow column, and a column the values again. Nothing is ever pickled.
+
+Three forms, chosen by the declared type:
+
+- numbers, strings, bytes, booleans (also `| None`): a column of that Arrow type;
+- tuples and NamedTuples of those: a struct column;
+- everything else: MessagePack, one binary per value.
+
+What cannot be read back is refused when it is written: values are checked against the declared type at encoding, so
+that a restore never meets a surprise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import Any, Protocol
+
+import msgspec
+import msgspec.inspect as mi
+import numpy as np
+import pyarrow as pa
+
+from penstock.state.schema import Description, describe, holds_any, is_immutable
+
+CHUNK = 4096
+"""Values are converted in runs of so many: each conversion holds the interpreter's lock to its end."""
+
+
+class UnstorableValue(ValueError):
+    """A value that is not of the declared type, or out of the type's range."""
+
+
+class Codec(Protocol):
+    """Between the values of one state and a column."""
+
+    arrow_type: pa.DataType
+    description: Description
+
+    def encode(self, values: Sequence[Any]) -> pa.Array:
+        """Raises `UnstorableValue` at the first value that does not fit."""
+        ...
+
+    def decode(self, column: pa.Array) -> list[Any]: ...
+
+    @property
+    def copy(self) -> Callable[[Any], Any] | None:
+        """Makes a value that shares nothing that can change; None where values cannot change."""
+        ...
+
+
+def codec_for(type_: Any) -> Codec:
+    """The codec of a declared Python type. Raises `UnsupportedType` for a type that cannot be stored."""
+    info = mi.type_info(type_)
+    description = describe(info)
+    scalar = _scalar_of(info)
+    if scalar is not None:
+        return _Scalars(scalar[0], nullable=scalar[1], description=description)
+    fields = _tuple_fields(info)
+    if fields is not None:
+        return _Tuples(fields, type_ if isinstance(info, mi.NamedTupleType) else tuple, description)
+    return _Messages(type_, info, description)
+
+
+def encode_in_runs(codec: Codec, values: Sequence[Any]) -> pa.ChunkedArray:
+    """Encodes many values without holding the interpreter's lock for long at a time."""
+    runs = [codec.encode(values[start : start + CHUNK]) for start in range(0, len(values), CHUNK)]
+    return pa.chunked_array(runs, codec.arrow_type)
+
+
+_SCALARS: dict[type[mi.Type], tuple[pa.DataType, type, tuple[type, ...]]] = {
+    mi.BoolType: (pa.bool_(), bool, (bool,)),
+    mi.IntType: (pa.int64(), int, (int,)),
+    mi.FloatType: (pa.float64(), float, (float, int)),
+    mi.StrType: (pa.large_string(), str, (str,)),
+    mi.BytesType: (pa.large_binary(), bytes, (bytes,)),
+}
+"""The column's type, the Python type, and what else is stored as it without loss."""
+
+
+def _scalar_of(info: mi.Type) -> tuple[type[mi.Type], bool] | None:
+    """Which scalar the type is, and whether it can be None."""
+    if type(info) in _SCALARS:
+        return type(info), False
+    if isinstance(info, mi.UnionType) and len(info.types) == 2:
+        inner = [part for part in info.types if not isinstance(part, mi.NoneType)]
+        if len(inner) == 1 and type(inner[0]) in _SCALARS:
+            return type(inner[0]), True
+    return None
+
+
+def _tuple_fields(info: mi.Type) -> list[_Scalars] | None:
+    """One codec per position, if the type is a tuple of scalars."""
+    if isinstance(info, mi.TupleType):
+        types = info.item_types
+    elif isinstance(info, mi.NamedTupleType):
+        types = tuple(field.type for field in info.fields)
+    else:
+        return None
+    scalars = [_scalar_of(part) for part in types]
+    if not scalars or any(scalar is None for scalar in scalars):
+        return None
+    return [_Scalars(s[0], s[1], describe(part)) for s, part in zip(scalars, types, strict=True) if s is not None]
+
+
+class _Scalars:
+    copy = None
+
+    def __init__(self, scalar: type[mi.Type], nullable: bool, description: Description) -> None:
+        self.arrow_type, self._type, accepted = _SCALARS[scalar]
+        self._accepted = {*accepted, type(None)} if nullable else set(accepted)
+        self.description = description
+
+    def encode(self, values: Sequence[Any]) -> pa.Array:
+        if not set(map(type, values)) <= self._accepted:
+            values = [value if type(value) in self._accepted else self._plain(value) for value in values]
+        try:
+            return pa.array(values, self.arrow_type)
+        except (OverflowError, pa.ArrowInvalid, UnicodeEncodeError) as error:
+            for value in values:
+                self._check_range(value)
+            raise UnstorableValue(str(error)) from error
+
+    def decode(self, column: pa.Array) -> list[Any]:
+        return column.to_pylist()
+
+    def _plain(self, value: Any) -> Any:
+        """NumPy's scalars and subclasses count as what they are of."""
+        plain = value.item() if isinstance(value, np.generic) else value
+        if type(plain) not in self._accepted and isinstance(plain, self._type) and not isinstance(plain, bool):
+            plain = self._type(plain)
+        if type(plain) not in self._accepted:
+            raise UnstorableValue(f"{value!r} is of type {type(value).__name__}, but {self._type.__name__} is declared")
+        return plain
+
+    def _check_range(self, value: Any) -> None:
+        try:
+            pa.array([value], self.arrow_type)
+        except OverflowError as error:
+            raise UnstorableValue(f"{value!r} does not fit into 64 bits; keep it as str, bytes or Decimal") from error
+        except (pa.ArrowInvalid, UnicodeEncodeError) as error:
+            raise UnstorableValue(f"{value!r} cannot be stored as {self._type.__name__}: {error}") from error
+
+
+class _Tuples:
+    copy = None
+
+    def __init__(self, fields: list[_Scalars], cls: type[tuple[Any, ...]], description: Description) -> None:
+        self._fields, self._cls, self.description = fields, cls, description
+        names = getattr(cls, "_fields", None) or [f"f{place}" for place in range(len(fields))]
+        self.arrow_type = pa.struct(
+            [pa.field(name, field.arrow_type) for name, field in zip(names, fields, strict=True)]
+        )
+        self._make: Callable[[tuple[Any, ...]], Any] | None = getattr(cls, "_make", None)
+
+    def encode(self, values: Sequence[Any]) -> pa.Array:
+        if not set(map(type, values)) <= {self._cls, tuple} or not set(map(len, values)) <= {len(self._fields)}:
+            for value in values:
+                if not isinstance(value, tuple) or len(value) != len(self._fields):
+                    raise UnstorableValue(
+                        f"{value!r} is no {self._cls.__name__} of {len(self._fields)} values, as is declared"
+                    )
+        columns = [field.encode(list(map(itemgetter(place), values))) for place, field in enumerate(self._fields)]
+        return pa.StructArray.from_arrays(columns, fields=list(self.arrow_type))
+
+    def decode(self, column: pa.Array) -> list[Any]:
+        values = zip(
+            *(field.decode(part) for field, part in zip(self._fields, column.flatten(), strict=True)), strict=True
+        )
+        return list(values if self._make is None else map(self._make, values))
+
+
+def _numpy_scalar(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(f"a {type(value).__name__} cannot be stored")
+
+
+class _Messages:
+    arrow_type = pa.large_binary()
+
+    def __init__(self, type_: Any, info: mi.Type, description: Description) -> None:
+        self.description = description
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=_numpy_scalar)
+        self._decoder = msgspec.msgpack.Decoder(type_)
+        self._exact = holds_any(description)
+        self._copy = self._copier(info)
+
+    @property
+    def copy(self) -> Callable[[Any], Any] | None:
+        return self._copy
+
+    def encode(self, values: Sequence[Any]) -> pa.Array:
+        value: Any = None
+        encode, decode, exact = self._encoder.encode, self._decoder.decode, self._exact
+        encoded = []
+        try:
+            for value in values:
+                message = encode(value)
+                read = decode(message)
+                if exact and read != value:
+                    raise UnstorableValue(
+                        f"{value!r} would come back as {read!r}: declare the types inside, as in list[tuple[int, str]]"
+                    )
+                encoded.append(message)
+        except OverflowError as error:
+            raise UnstorableValue(
+                f"{value!r} holds a number beyond 64 bits; keep it as str, bytes or Decimal"
+            ) from error
+        except (TypeError, NotImplementedError, msgspec.MsgspecError, UnicodeEncodeError) as error:
+            raise UnstorableValue(f"{value!r}: {error}") from error
+        return pa.array(encoded, self.arrow_type)
+
+    def decode(self, column: pa.Array) -> list[Any]:
+        return list(map(self._decoder.decode, column.to_pylist()))
+
+    def _copier(self, info: mi.Type) -> Callable[[Any], Any] | None:
+        if is_immutable(info):
+            return None
+        shallow: Iterable[mi.Type] = ()
+        if isinstance(info, mi.ListType | mi.SetType):
+            shallow = (info.item_type,)
+        elif isinstance(info, mi.DictType):
+            shallow = (info.key_type, info.value_type)
+        if shallow and all(map(is_immutable, shallow)):
+            return _shallow_copy
+        return self._deep_copy
+
+    def _deep_copy(self, value: Any) -> Any:
+        return self._decoder.decode(self._encoder.encode(value))
+
+
+def _shallow_copy(value: Any) -> Any:
+    return value.copy()

@@ -1,0 +1,157 @@
+"""The kinds of keyed state, as a function uses them.
+
+A state object stands for the state of one key at a time: the operator loads it before it calls the function with the
+rows of that key, and stores it afterwards. In between it is a plain Python value, so that using it costs nothing extra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, ItemsView, Iterable, Iterator, KeysView, ValuesView
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from penstock.state.codec import Codec
+from penstock.state.layers import REMOVED, LayeredMap
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_MISSING: Final = object()
+
+
+class KeyedState:
+    """What all kinds have in common. `value` is the current key's."""
+
+    __slots__ = ("_before", "_default", "_make", "codec", "map", "name", "value")
+    kind: ClassVar[str]
+
+    def __init__(self, name: str, codec: Codec, default: Any) -> None:
+        self.name, self.codec = name, codec
+        self.map = LayeredMap(codec.copy)
+        self._make: Callable[[], Any] | None = default if callable(default) else None
+        self._default = None if callable(default) else default
+        self.value: Any = None
+        self._before: Any = None
+
+    def load(self, key: Hashable) -> None:
+        """Makes `value` that of the key."""
+        found = self.map.live.get(key, _MISSING)
+        if found is _MISSING and not self.map.is_plain:
+            found = self.map.from_below(key, _MISSING)
+        if found is not _MISSING and found is not REMOVED:
+            self._before = self.value = found
+        elif self._make is None:
+            self._before = self.value = self._default
+        else:
+            # Nothing equals the marker: a value that is made for the key is stored unless it stays what it was.
+            self._before, self.value = _MISSING, self._make()
+
+    def store(self, key: Hashable) -> None:
+        """Keeps `value` for the key. A key whose value is the default takes no room."""
+        value = self.value
+        if value is self._before:
+            return
+        if self._make is None:
+            is_default = value is self._default
+        else:
+            is_default = value == self._make()
+        if is_default:
+            self.map.remove(key)
+        else:
+            self.map.live[key] = value
+
+    def clear(self) -> None:
+        """Forgets what is kept for the key."""
+        self.value = self._default if self._make is None else self._make()
+
+
+class ValueState(KeyedState, Generic[V]):
+    """One value per key: read and write `value`, or use `get` and `set`."""
+
+    __slots__ = ()
+    kind = "value"
+    value: V
+
+    def get(self) -> V:
+        return self.value
+
+    def set(self, value: V) -> None:
+        self.value = value
+
+
+class _CollectionState(KeyedState):
+    """A list or dict per key; an empty one takes no room, also where it was emptied in place."""
+
+    __slots__ = ()
+
+    def store(self, key: Hashable) -> None:
+        value = self.value
+        if not value:
+            if self._before is not _MISSING:
+                self.map.remove(key)
+        elif value is not self._before:
+            self.map.live[key] = value
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.value)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.value
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+
+class ListState(_CollectionState, Generic[V]):
+    """A list per key. `value` is the list itself, for everything that is not offered here."""
+
+    __slots__ = ()
+    kind = "list"
+    value: list[V]
+
+    def append(self, item: V) -> None:
+        self.value.append(item)
+
+    def extend(self, items: Iterable[V]) -> None:
+        self.value.extend(items)
+
+    def set(self, items: Iterable[V]) -> None:
+        """Replaces the list."""
+        self.value = list(items)
+
+    def __getitem__(self, place: int) -> V:
+        return self.value[place]
+
+
+class MapState(_CollectionState, Generic[K, V]):
+    """A dict per key. `value` is the dict itself, for everything that is not offered here."""
+
+    __slots__ = ()
+    kind = "map"
+    value: dict[K, V]
+
+    def get(self, key: K, default: Any = None) -> Any:
+        return self.value.get(key, default)
+
+    def pop(self, key: K, default: Any = None) -> Any:
+        return self.value.pop(key, default)
+
+    def keys(self) -> KeysView[K]:
+        return self.value.keys()
+
+    def values(self) -> ValuesView[V]:
+        return self.value.values()
+
+    def items(self) -> ItemsView[K, V]:
+        return self.value.items()
+
+    def __getitem__(self, key: K) -> V:
+        return self.value[key]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.value[key] = value
+
+    def __delitem__(self, key: K) -> None:
+        del self.value[key]

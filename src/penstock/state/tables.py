@@ -1,0 +1,110 @@
+"""Keyed state as a file: an Arrow IPC file whose rows are ordered by key group.
+
+Columns: `key_group` (int32), the key's columns (`key.<name>`, in their own types), then whatever the state holds. The
+schema's metadata says under `penstock.state`, as JSON, what it is: the format's version, the kind of state, its name
+and the description of its type. Since the rows are ordered by key group, a reader finds the groups it owns by bisection
+and touches nothing else; parts of several writers are read one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.handles import KeyGroupRange
+from penstock.state.keys import KeyColumns
+from penstock.state.parts import Buffer, RestoredPart
+
+FORMAT_VERSION = 1
+GROUP_COLUMN = "key_group"
+_METADATA = b"penstock.state"
+_ROWS_PER_BATCH = 65_536
+
+
+class StateMismatch(Exception):
+    """Stored state cannot be read as what the program declares."""
+
+
+@dataclass(frozen=True)
+class StateHeader:
+    """What a file says about itself."""
+
+    version: int
+    kind: str
+    name: str
+    description: Mapping[str, Any]
+
+
+def encode_table(
+    kind: str,
+    name: str,
+    description: Mapping[str, Any],
+    keys: KeyColumns,
+    total_groups: int,
+    key_columns: list[pa.Array],
+    columns: Mapping[str, pa.Array | pa.ChunkedArray],
+) -> Sequence[Buffer]:
+    """The bytes of a state's file. All columns have the same length, in any order of rows."""
+    header = StateHeader(FORMAT_VERSION, kind, name, description)
+    fields = [pa.field(GROUP_COLUMN, pa.int32()), *keys.file_fields]
+    fields += [pa.field(column, values.type) for column, values in columns.items()]
+    schema = pa.schema(fields, {_METADATA: msgspec.json.encode(header)})
+    groups = keys.groups(key_columns, total_groups)
+    table = pa.Table.from_arrays([pa.array(groups), *key_columns, *columns.values()], schema=schema)
+    if len(groups) and np.any(groups[1:] < groups[:-1]):
+        table = table.take(pa.array(np.argsort(groups, kind="stable")))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_table(table.combine_chunks(), max_chunksize=_ROWS_PER_BATCH)
+    return (memoryview(sink.getvalue()),)
+
+
+def header_of(part: RestoredPart) -> StateHeader:
+    return _opened(part)[1]
+
+
+def read_table(part: RestoredPart, keys: KeyColumns, own: KeyGroupRange) -> tuple[StateHeader, list[pa.RecordBatch]]:
+    """The rows of a part that belong to the key groups `own`; shares the part's memory."""
+    reader, header = _opened(part)
+    stored = [(field.name, field.type) for field in list(reader.schema)[1 : 1 + len(keys.names)]]
+    declared = [(field.name, field.type) for field in keys.file_fields]
+    if stored != declared:
+        raise StateMismatch(
+            f"the state {part.name!r} was stored under the key {_shown(stored)}, but the program keys the stream by "
+            f"{_shown(declared)}: key it as before, or give the operator another uid to start with empty state"
+        )
+    batches = []
+    for number in range(reader.num_record_batches):
+        batch = reader.get_batch(number)
+        groups = batch.column(0).to_numpy()
+        start, end = np.searchsorted(groups, [own.start, own.end]).tolist()
+        if start < end:
+            batches.append(batch.slice(start, end - start))
+    return header, batches
+
+
+def key_columns_of(batch: pa.RecordBatch, keys: KeyColumns) -> list[pa.Array]:
+    return batch.columns[1 : 1 + len(keys.names)]
+
+
+def _opened(part: RestoredPart) -> tuple[pa.ipc.RecordBatchFileReader, StateHeader]:
+    reader = pa.ipc.open_file(pa.py_buffer(part.read()))
+    metadata = (reader.schema.metadata or {}).get(_METADATA)
+    if metadata is None:
+        raise StateMismatch(f"the part {part.name!r} of subtask {part.subtask} holds no keyed state")
+    version = msgspec.json.decode(metadata)["version"]
+    if version != FORMAT_VERSION:
+        raise StateMismatch(
+            f"the state {part.name!r} is stored in format {version}, but this Penstock reads format {FORMAT_VERSION}: "
+            "restore it with the version of Penstock that wrote it, or with a newer one"
+        )
+    return reader, msgspec.json.decode(metadata, type=StateHeader)
+
+
+def _shown(columns: list[tuple[str, pa.DataType]]) -> str:
+    return ", ".join(f"{name.removeprefix('key.')}: {kind}" for name, kind in columns)
