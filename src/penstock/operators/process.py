@@ -1,0 +1,231 @@
+"""process: a user's function per key, with state and timers.
+
+The rows of a batch are grouped by key, in the order in which the keys first occur; the rows of one key keep their
+order. For each key its states are loaded once, the function is called with the key's rows, and the states are stored
+once.
+
+Event time. Due timers fire in bounded portions (`PORTION`), so that a watermark that many keys waited for does not hold
+up a barrier. The operator therefore answers for its own watermark: it lets event time pass downstream only as far as
+its timers have fired. A key whose rows come in meanwhile has its due timers fired first, so that a key never sees time
+out of order. What the operator knows of event time is part of its snapshot.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.core.barrier import Barrier
+from penstock.operators.base import Collector, Operator, OperatorContext
+from penstock.operators.keyed import (
+    KeyedContext,
+    KeyedFunction,
+    Row,
+    Timer,
+    bind_states,
+    own_instance,
+    row_type,
+    rows_of,
+)
+from penstock.operators.rows import batch_of
+from penstock.runtime.elements import MAX_WATERMARK, MIN_WATERMARK
+from penstock.state.keyed import KeyedBackend
+from penstock.state.keys import KeyColumns
+from penstock.state.parts import CapturedPart, OperatorSnapshot, PartKind, RestoredPart
+from penstock.state.timers import PART_NAME as TIMERS_PART
+from penstock.state.timers import TimerKind, TimerQueue, Timers
+
+PORTION: Final = 1000
+"""How many timers fire in one step."""
+
+_DUE_NOW: Final = 0
+_TIME_PART: Final = "penstock.watermark"
+_TIME: Final = struct.Struct("<BIq")
+"""Version, parallelism of the writer, watermark."""
+_TIME_VERSION: Final = 1
+
+
+class ProcessOperator(Operator):
+    passes_watermarks = False
+
+    def __init__(
+        self,
+        function: KeyedFunction | type[KeyedFunction],
+        key: Sequence[str],
+        returns: pa.Schema,
+        input_schema: pa.Schema,
+    ) -> None:
+        self._function = own_instance(function)
+        self._columns = KeyColumns(input_schema, key)
+        self._returns = returns
+        self._row_type = row_type(input_schema)
+        self._opened = False
+
+    # ---- life ----
+    def open(self, context: OperatorContext) -> None:
+        self._parallelism = context.parallelism
+        self._timers = Timers(self._columns, context.key_groups, context.total_key_groups)
+        self._backend = KeyedBackend(context.uid, self._columns, context.key_groups, context.total_key_groups)
+        self._states = bind_states(self._function)
+        for state in self._states:
+            self._backend.add(state)
+        self._context = KeyedContext(context, self._columns, self._timers)
+        self._restore(context)
+        self._function.open(self._context)
+        self._opened = True
+
+    def _restore(self, context: OperatorContext) -> None:
+        own = {TIMERS_PART, _TIME_PART}
+        self._backend.restore([part for part in context.restored if part.name not in own])
+        for part in context.restored:
+            if part.name == TIMERS_PART:
+                self._timers.restore(part)
+        times = {part.subtask: part for part in context.restored if part.name == _TIME_PART}
+        if times:
+            self._context.watermark = _restored_watermark(times, context)
+
+    def close(self) -> None:
+        if self._opened:
+            self._function.close()
+
+    # ---- rows ----
+    def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
+        self._settle()
+        keys = self._columns.of(batch)
+        rows = rows_of(batch, self._row_type)
+        distinct = set(keys)
+        if self._is_behind():
+            self._fire(self._timers.event.pop_due_of(distinct, self._context.watermark), TimerKind.EVENT_TIME)
+        if len(distinct) == len(keys):
+            self._process_single_rows(keys, rows)
+        else:
+            self._process_groups(keys, rows)
+        self._flush(out)
+
+    def _process_single_rows(self, keys: Sequence[Hashable], rows: Sequence[Row]) -> None:
+        """Every key occurs once."""
+        states, context, process = self._states, self._context, self._function.process
+        row: Row | None = None
+        try:
+            for key, row in zip(keys, rows, strict=True):
+                context._raw_key = key
+                for state in states:
+                    state.load(key)
+                process(row, context)
+                for state in states:
+                    state.store(key)
+        except Exception as error:
+            error.add_note(f"The function was called with {row!r}")
+            raise
+
+    def _process_groups(self, keys: Sequence[Hashable], rows: Sequence[Row]) -> None:
+        groups: dict[Hashable, list[Row]] = {}
+        for key, row in zip(keys, rows, strict=True):
+            group = groups.get(key)
+            if group is None:
+                groups[key] = [row]
+            else:
+                group.append(row)
+        states, context, process = self._states, self._context, self._function.process
+        current: Row | None = None
+        try:
+            for key, group in groups.items():
+                context._raw_key = key
+                for state in states:
+                    state.load(key)
+                for current in group:
+                    process(current, context)
+                for state in states:
+                    state.store(key)
+        except Exception as error:
+            error.add_note(f"The function was called with {current!r}")
+            raise
+
+    def _flush(self, out: Collector) -> None:
+        emitted = self._context.emitted
+        if emitted:
+            self._context.emitted = []
+            out.emit(batch_of(emitted, self._returns))
+
+    def _settle(self) -> None:
+        self._backend.settle()
+        self._timers.settle()
+
+    # ---- time ----
+    def on_watermark(self, time: int, out: Collector) -> None:
+        self._context.watermark = max(time, self._context.watermark)
+        self._fire_portion(self._timers.event, time, TimerKind.EVENT_TIME)
+        if time == MAX_WATERMARK:
+            # Nothing comes after the end of time: whatever waits for it has to fire now.
+            while self._is_behind():
+                self._fire_portion(self._timers.event, time, TimerKind.EVENT_TIME)
+        self._flush(out)
+
+    def emitted_watermark(self) -> int | None:
+        watermark = self._context.watermark
+        if self._is_behind():
+            earliest = self._timers.event.next_time()
+            watermark = watermark if earliest is None else earliest - 1
+        return None if watermark == MIN_WATERMARK else watermark
+
+    def next_timer(self) -> int | None:
+        return _DUE_NOW if self._is_behind() else self._timers.processing.next_time()
+
+    def on_timer(self, now_ms: int, out: Collector) -> None:
+        self._settle()
+        if self._is_behind():
+            self._fire_portion(self._timers.event, self._context.watermark, TimerKind.EVENT_TIME)
+        self._fire_portion(self._timers.processing, now_ms, TimerKind.PROCESSING_TIME)
+        self._flush(out)
+
+    def _is_behind(self) -> bool:
+        """Whether event-time timers are due that did not fire yet."""
+        earliest = self._timers.event.next_time()
+        return earliest is not None and earliest <= self._context.watermark
+
+    def _fire_portion(self, queue: TimerQueue, now: int, kind: TimerKind) -> None:
+        left = PORTION
+        while left > 0 and (due := queue.pop_due(now, left)):
+            self._fire(due, kind)
+            left -= len(due)
+
+    def _fire(self, due: Sequence[tuple[int, Hashable]], kind: TimerKind) -> None:
+        states, context = self._states, self._context
+        timer: Timer | None = None
+        try:
+            for time, key in due:
+                context._raw_key = key
+                for state in states:
+                    state.load(key)
+                timer = Timer(context.key, time, kind)
+                self._function.on_timer(timer, context)
+                for state in states:
+                    state.store(key)
+        except Exception as error:
+            error.add_note(f"The function was called with {timer!r}")
+            raise
+
+    # ---- snapshots ----
+    def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
+        time = _TIME.pack(_TIME_VERSION, self._parallelism, self._context.watermark)
+        parts = [*self._backend.capture(), self._timers.capture()]
+        parts.append(CapturedPart(_TIME_PART, PartKind.UNION, lambda: (time,)))
+        return OperatorSnapshot(parts)
+
+
+def _restored_watermark(parts: dict[int, RestoredPart], context: OperatorContext) -> int:
+    """The subtask's own event time; at another parallelism, where keys of several old subtasks meet, the lowest."""
+    stored: dict[int, tuple[Any, ...]] = {subtask: _TIME.unpack(part.read()) for subtask, part in parts.items()}
+    for version, _, _ in stored.values():
+        if version != _TIME_VERSION:
+            raise ValueError(
+                f"operator {context.uid!r}: its event time is stored in version {version}, but this Penstock reads "
+                f"version {_TIME_VERSION}: restore it with the version of Penstock that wrote it, or with a newer one"
+            )
+    own = stored.get(context.subtask)
+    if own is not None and own[1] == context.parallelism:
+        return int(own[2])
+    return min(watermark for _, _, watermark in stored.values())
