@@ -1,0 +1,110 @@
+"""What a subtask starts from, and the little that a task itself (not its operators) has to remember.
+
+A task remembers two things, in a part beside those of its first operator. The watermarks of its input channels, so
+that event time does not go back after a restore. And whether its input had ended, so that its operators do not
+finish twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from penstock.core.handles import KeyGroupRange, PartKind
+from penstock.core.ids import Attempt, ChannelId, CheckpointId, EdgeId, Generation, SubtaskId, Uid
+from penstock.core.keygroups import range_of
+from penstock.core.watermarks import NO_TIME
+from penstock.graph.job import JobGraph, OperatorSpec
+from penstock.operators.base import Clock, OperatorContext
+from penstock.state.parts import CapturedPart, RestoredPart
+
+MEMORY_PART = "#task"
+"""No operator's part is named so: names of states are Python identifiers."""
+
+_CHANNEL_KINDS = (PartKind.INPUT_CHANNEL, PartKind.OUTPUT_CHANNEL)
+
+
+@dataclass(frozen=True)
+class RestoredSubtask:
+    """The parts of one checkpoint that belong to one subtask."""
+
+    checkpoint: CheckpointId
+    parts: Mapping[Uid, Sequence[RestoredPart]] = field(default_factory=dict)
+    """Of the operators (and of the task itself, under its first operator), without the channels'."""
+    channels: Sequence[RestoredPart] = ()
+    """Records in flight, of input and output channels."""
+    finished: bool = False
+    """The subtask had ended for good: it only ends its channels."""
+
+    @classmethod
+    def of(
+        cls, checkpoint: CheckpointId, parts: Iterable[tuple[Uid, RestoredPart]], finished: bool = False
+    ) -> RestoredSubtask:
+        """Sorts the parts as they come from a checkpoint."""
+        channels: list[RestoredPart] = []
+        by_uid: dict[Uid, list[RestoredPart]] = {}
+        for uid, part in parts:
+            (channels if part.kind in _CHANNEL_KINDS else by_uid.setdefault(uid, [])).append(part)
+        return cls(checkpoint, by_uid, channels, finished)
+
+    def operator_parts(self, uid: Uid) -> list[RestoredPart]:
+        return [part for part in self.parts.get(uid, ()) if part.name != MEMORY_PART]
+
+    def memory(self, head: Uid, subtask: int) -> TaskMemory:
+        for part in self.parts.get(head, ()):
+            if part.name == MEMORY_PART and part.subtask == subtask:
+                return msgspec.json.decode(part.read(), type=TaskMemory)
+        return TaskMemory()
+
+
+class TaskMemory(msgspec.Struct, frozen=True):
+    drained: bool = False
+    time: int = NO_TIME
+    channels: list[tuple[int, int, int, int, bool]] = []
+    """Edge, source, target, watermark, idle."""
+
+    def capture(self) -> list[CapturedPart]:
+        if self == _NOTHING:
+            return []
+        return [CapturedPart(MEMORY_PART, PartKind.LIST, lambda: [msgspec.json.encode(self)])]
+
+    @classmethod
+    def of(cls, drained: bool, time: int, channels: Mapping[ChannelId, tuple[int, bool]]) -> TaskMemory:
+        rows = [(int(c.edge), c.source, c.target, at, idle) for c, (at, idle) in channels.items()]
+        return cls(drained, time, rows)
+
+    def watermarks(self) -> dict[ChannelId, tuple[int, bool]]:
+        return {ChannelId(EdgeId(edge), s, t): (time, idle) for edge, s, t, time, idle in self.channels}
+
+
+_NOTHING = TaskMemory()
+
+
+def operator_context(
+    graph: JobGraph,
+    subtask: SubtaskId,
+    spec: OperatorSpec,
+    restored: RestoredSubtask | None,
+    clock: Clock,
+    attempt: Attempt,
+    generation: Generation,
+) -> OperatorContext:
+    parallelism, total = graph.chain(subtask.chain).parallelism, graph.key_groups
+    # A chain without keyed input may be wider than there are key groups; then it owns none.
+    owned = range_of(total, parallelism, subtask.index) if parallelism <= total else KeyGroupRange(0, 0)
+    return OperatorContext(
+        uid=spec.uid,
+        name=spec.name,
+        subtask=subtask.index,
+        parallelism=parallelism,
+        key_groups=owned,
+        total_key_groups=total,
+        attempt=attempt,
+        generation=generation,
+        clock=clock,
+        restored=() if restored is None else restored.operator_parts(spec.uid),
+        restored_checkpoint=None if restored is None else restored.checkpoint,
+        job=graph.name,
+    )

@@ -1,0 +1,68 @@
+"""Drives the source at the head of a chain: when it is polled, for how many rows, and what follows from its answers."""
+
+from __future__ import annotations
+
+from penstock.core.inflight import Slicer
+from penstock.core.settings import RuntimeSettings
+from penstock.core.watermarks import WatermarkCombiner
+from penstock.operators.base import Clock, Polled, SourceOperator
+from penstock.runtime.chain import OperatorChain
+from penstock.runtime.elements import Idle
+from penstock.runtime.outputs import Outputs
+
+_SHORTEST_WAIT = 0.001
+"""Seconds until the next poll of a source that had nothing and did not say for how long."""
+
+
+class SourceDriver:
+    def __init__(
+        self,
+        source: SourceOperator,
+        chain: OperatorChain,
+        outputs: Outputs,
+        event_time: WatermarkCombiner,
+        clock: Clock,
+        settings: RuntimeSettings,
+    ) -> None:
+        self._source = source
+        self._chain = chain
+        self._outputs = outputs
+        self._event_time = event_time
+        self._clock = clock
+        self._slicer = Slicer(settings.step_budget, settings.source_batch_rows)
+        self._idle = False
+        self.done = False
+        """No more records: the source said so, or it was told to stop."""
+        self.wake_at = 0.0
+        """When it is to be polled again."""
+
+    def stop(self) -> None:
+        self.done = True
+
+    def poll(self) -> tuple[int, float]:
+        """Polls once and processes what came. Returns rows and seconds."""
+        started = self._clock.now()
+        polled = self._chain.poll(self._source, self._slicer.rows)
+        rows = 0 if polled.batch is None else polled.batch.num_rows
+        if self._idle and (rows or polled.watermark is not None):
+            self._set_idle(False)
+        if rows:
+            self._chain.emit_polled(polled.batch)
+        if polled.watermark is not None and polled.watermark > self._event_time.time:
+            self._event_time.time = polled.watermark
+            self._chain.advance(polled.watermark, start=1)
+        if polled.idle and not self._idle:
+            self._set_idle(True)
+        ended = self._clock.now()
+        self._slicer.observe(rows, ended - started)
+        self.done = self.done or polled.done
+        self.wake_at = ended + _pause(polled, rows)
+        return rows, ended - started
+
+    def _set_idle(self, idle: bool) -> None:
+        self._idle = idle
+        self._outputs.control(Idle(active=not idle))
+
+
+def _pause(polled: Polled, rows: int) -> float:
+    return polled.idle_for if rows or polled.done else max(polled.idle_for, _SHORTEST_WAIT)
