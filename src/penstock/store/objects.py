@@ -34,20 +34,25 @@ _SMALL = 8 << 20
 
 def open_objects(uri: str) -> ObjectFiles:
     try:
-        return ObjectFiles(from_url(uri))
+        return ObjectFiles(from_url(uri), uri)
     except (BaseError, ValueError) as error:
         raise ValueError(f"{uri} is not a usable address of an object store: {_first_line(error)}") from error
 
 
 class ObjectFiles:
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, address: str) -> None:
         self._store = store
+        self._address = address.rstrip("/")
 
     def __repr__(self) -> str:
-        return f"ObjectFiles({self._store!r})"
+        return f"ObjectFiles({self._address!r})"
+
+    def _named(self, path: str) -> str:
+        """For error messages."""
+        return f"{self._address}/{path}"
 
     def open_write(self, path: str) -> _Writer:
-        return _Writer(self._store, path)
+        return _Writer(self._store, path, self._named(path))
 
     def write(self, path: str, chunks: Iterable[Buffer]) -> int:
         size = 0
@@ -58,7 +63,7 @@ class ObjectFiles:
                 size += memoryview(chunk).nbytes
                 yield chunk
 
-        with _explained("write", path):
+        with _explained("write", self._named(path)):
             content = counted()
             start: list[Buffer] = []
             for chunk in content:
@@ -70,11 +75,11 @@ class ObjectFiles:
         return size
 
     def create(self, path: str, content: bytes) -> None:
-        with _explained("create", path):
+        with _explained("create", self._named(path)):
             obstore.put(self._store, path, content, mode="create", use_multipart=False)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> memoryview:
-        with _explained("read", path):
+        with _explained("read", self._named(path)):
             if offset == 0 and length is None:
                 return memoryview(obstore.get(self._store, path).bytes())
             # Stores differ in what they answer to a range beyond the end; a reader wants to know how much there is.
@@ -85,7 +90,7 @@ class ObjectFiles:
             return memoryview(obstore.get_range(self._store, path, start=offset, length=wanted))
 
     def list(self, directory: str) -> Sequence[FileInfo]:
-        with _explained("list", directory):
+        with _explained("list", self._named(directory)):
             found = [
                 FileInfo(entry["path"], entry["size"], entry["last_modified"].timestamp())
                 for page in obstore.list(self._store, directory or None)
@@ -94,15 +99,15 @@ class ObjectFiles:
         return sorted(found, key=lambda file: file.path)
 
     def delete(self, path: str) -> None:
-        with _explained("delete", path), contextlib.suppress(FileNotFoundError):
+        with _explained("delete", self._named(path)), contextlib.suppress(FileNotFoundError):
             obstore.delete(self._store, path)
 
     def move(self, source: str, target: str) -> None:
-        with _explained("move", source):
+        with _explained("move", self._named(source)):
             obstore.rename(self._store, source, target, overwrite=True)
 
     def exists(self, path: str) -> bool:
-        with _explained("look for", path):
+        with _explained("look for", self._named(path)):
             try:
                 obstore.head(self._store, path)
             except FileNotFoundError:
@@ -115,19 +120,19 @@ class ObjectFiles:
 
 
 class _Writer:
-    def __init__(self, store: ObjectStore, path: str) -> None:
-        self._path = path
+    def __init__(self, store: ObjectStore, path: str, name: str) -> None:
+        self._name = name
         self._size = 0
-        with _explained("open", path):
+        with _explained("open", name):
             self._upload = obstore.open_writer(store, path)
 
     def write(self, chunk: Buffer) -> None:
-        with _explained("write", self._path):
+        with _explained("write", self._name):
             self._upload.write(chunk)
         self._size += memoryview(chunk).nbytes
 
     def close(self) -> int:
-        with _explained("write", self._path):
+        with _explained("write", self._name):
             self._upload.close()
         return self._size
 
@@ -141,19 +146,19 @@ def _chained(start: list[Buffer], rest: Iterator[Buffer]) -> Iterator[Buffer]:
 
 
 @contextlib.contextmanager
-def _explained(action: str, path: str) -> Iterator[None]:
+def _explained(action: str, name: str) -> Iterator[None]:
     """Errors of the store as `OSError`, as the rest of Penstock expects them."""
     try:
         yield
     except AlreadyExistsError as error:
-        raise FileExistsError(errno.EEXIST, f"cannot {action} {path}: it exists already") from error
+        raise FileExistsError(errno.EEXIST, f"cannot {action} {name}: it exists already") from error
     except FileNotFoundError as error:
-        raise FileNotFoundError(errno.ENOENT, f"cannot {action} {path}: no such object") from error
+        raise FileNotFoundError(errno.ENOENT, f"cannot {action} {name}: no such object") from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
         advice = "The credentials in the environment of driver and workers must allow reading, writing and deleting"
-        raise PermissionError(errno.EACCES, f"cannot {action} {path}: {_first_line(error)}. {advice}") from error
+        raise PermissionError(errno.EACCES, f"cannot {action} {name}: {_first_line(error)}. {advice}") from error
     except BaseError as error:
-        raise OSError(errno.EIO, f"cannot {action} {path}: {_first_line(error)}") from error
+        raise OSError(errno.EIO, f"cannot {action} {name}: {_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -20,7 +20,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     made: dict[str, Files] = {
         "local": LocalFiles(str(tmp_path / "not" / "there" / "yet")),
         "memory": MemoryFiles(),
-        "objects": ObjectFiles(MemoryStore()),
+        "objects": ObjectFiles(MemoryStore(), "memory://test"),
     }
     return made[request.param]
 
@@ -160,3 +160,9 @@ def test_a_file_that_was_given_up_can_be_written_again(files: Files) -> None:
     again.write(b"whole")
     again.close()
     assert bytes(files.read("f")) == b"whole"
+
+
+def test_errors_name_the_whole_address_of_an_object() -> None:
+    files = ObjectFiles(MemoryStore(), "s3://bucket/orders/")
+    with pytest.raises(FileNotFoundError, match="cannot read s3://bucket/orders/log/1: no such object"):
+        files.read("log/1")
