@@ -6,6 +6,7 @@ Numba or PySpark.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from penstock.core.barrier import Mode
     from penstock.core.settings import InFlightSettings, RuntimeSettings
     from penstock.graph.errors import PipelineError, UnnamedOperatorWarning
+    from penstock.operators.keyed import KeyedContext, KeyedFunction, Row, Timer
+    from penstock.state.declare import list, map, value
+    from penstock.state.timers import TimerKind
 
 __version__ = "0.1.0"
 
@@ -25,28 +29,44 @@ _MODULES = ("restart", "sinks", "sources")
 _HOME_OF = {
     "Checkpoints": "penstock.api.checkpoints",
     "InFlightSettings": "penstock.core.settings",
+    "KeyedContext": "penstock.operators.keyed",
+    "KeyedFunction": "penstock.operators.keyed",
     "KeyedStream": "penstock.api.keyed",
     "Mode": "penstock.core.barrier",
     "Pipeline": "penstock.api.pipeline",
     "PipelineError": "penstock.graph.errors",
+    "Row": "penstock.operators.keyed",
     "RuntimeSettings": "penstock.core.settings",
     "Stream": "penstock.api.stream",
+    "Timer": "penstock.operators.keyed",
+    "TimerKind": "penstock.state.timers",
     "UnnamedOperatorWarning": "penstock.graph.errors",
+    "list": "penstock.state.declare",
+    "map": "penstock.state.declare",
+    "value": "penstock.state.declare",
 }
 
 __all__ = [
     "Checkpoints",
     "InFlightSettings",
+    "KeyedContext",
+    "KeyedFunction",
     "KeyedStream",
     "Mode",
     "Pipeline",
     "PipelineError",
+    "Row",
     "RuntimeSettings",
     "Stream",
+    "Timer",
+    "TimerKind",
     "UnnamedOperatorWarning",
+    "list",
+    "map",
     "restart",
     "sinks",
     "sources",
+    "value",
 ]
 
 
@@ -60,5 +80,5 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")
 
 
-def __dir__() -> list[str]:
+def __dir__() -> Iterable[str]:
     return sorted(__all__)

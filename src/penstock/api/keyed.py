@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.graph import nodes
 from penstock.graph.plan import Plan
+from penstock.graph.schemas import Returns
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from penstock.api.stream import Stream
+    from penstock.operators.keyed import KeyedContext, KeyedFunction
+    from penstock.state.declare import StateDeclaration
 
 
 class KeyedStream:
@@ -24,6 +30,25 @@ class KeyedStream:
     @property
     def key(self) -> tuple[str, ...]:
         return self._key
+
+    def process(
+        self,
+        function: KeyedFunction | type[KeyedFunction] | Callable[[Any, Any, KeyedContext], None],
+        *,
+        returns: Returns | None = None,
+        state: StateDeclaration[Any] | None = None,
+        uid: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Calls a `ps.KeyedFunction` for every row, with state and timers of the row's key. Or, for one state, a plain
+        function:
+        `process(lambda row, total, ctx: ..., state=ps.value(int, default=0), returns={...})`."""
+        from penstock.api.stream import Stream
+        from penstock.graph.keyed import add_process
+
+        return Stream(
+            self._plan, add_process(self._plan, self._routes, self._key, function, returns, state, uid, parallelism)
+        )
 
     def __repr__(self) -> str:
         return f"<KeyedStream by {', '.join(self._key)}>"

@@ -50,7 +50,7 @@ def schema_of(routes: Routes) -> pa.Schema:
 
 
 def add_source(plan: Plan, source: Source, uid: str | None, parallelism: int | None) -> Routes:
-    site = _checked_site(f"source({type(source).__name__})", uid, parallelism)
+    site = checked_site(f"source({type(source).__name__})", uid, parallelism)
     if isinstance(source, type) or not callable(getattr(source, "operator", None)) or not hasattr(source, "schema"):
         raise site.error(
             f"{source!r} is no source: pass an object such as ps.sources.Generator(...) or ps.sources.Files(...)"
@@ -61,7 +61,7 @@ def add_source(plan: Plan, source: Source, uid: str | None, parallelism: int | N
 
 
 def add_sink(plan: Plan, routes: Routes, sink: Sink, uid: str | None, parallelism: int | None) -> None:
-    site = _checked_site(f"sink({type(sink).__name__})", uid, parallelism)
+    site = checked_site(f"sink({type(sink).__name__})", uid, parallelism)
     if (
         isinstance(sink, type)
         or not callable(getattr(sink, "writer", None))
@@ -86,7 +86,7 @@ def add_expressions(
 ) -> Routes:
     from penstock.graph.expressions import step_of  # a pipeline without expressions never loads Polars
 
-    site = _checked_site(kind.value, uid, parallelism)
+    site = checked_site(kind.value, uid, parallelism)
     step, schema = step_of(kind, positional, named, schema_of(routes), site)
     factory = partial(ExpressionOperator, (step,), schema)
     return (Route(plan.add(Node(site, factory, schema, routes, parallelism, steps=(step,)))),)
@@ -100,7 +100,7 @@ def add_map_batches(
     uid: str | None,
     parallelism: int | None,
 ) -> Routes:
-    site = _function_site("map_batches", function, uid, parallelism)
+    site = function_site("map_batches", function, uid, parallelism)
     schema = schema_of(routes) if returns is None else declared_schema(returns, site)
     return (Route(plan.add(Node(site, partial(MapBatchesOperator, function, schema), schema, routes, parallelism))),)
 
@@ -113,7 +113,7 @@ def add_map(
     uid: str | None,
     parallelism: int | None,
 ) -> Routes:
-    site = _function_site("map", function, uid, parallelism)
+    site = function_site("map", function, uid, parallelism)
     schema = declared_schema(returns, site)
     return (Route(plan.add(Node(site, partial(MapOperator, function, schema), schema, routes, parallelism))),)
 
@@ -126,7 +126,7 @@ def add_flat_map(
     uid: str | None,
     parallelism: int | None,
 ) -> Routes:
-    site = _function_site("flat_map", function, uid, parallelism)
+    site = function_site("flat_map", function, uid, parallelism)
     schema = declared_schema(returns, site)
     return (Route(plan.add(Node(site, partial(FlatMapOperator, function, schema), schema, routes, parallelism))),)
 
@@ -134,7 +134,7 @@ def add_flat_map(
 def add_watermark(
     plan: Plan, routes: Routes, column: str, delay: float, uid: str | None, parallelism: int | None
 ) -> Routes:
-    site = _checked_site("with_watermark", uid, parallelism)
+    site = checked_site("with_watermark", uid, parallelism)
     schema = schema_of(routes)
     check_time_column(column, schema, site)
     factory = partial(WatermarkOperator, column, round(delay * 1_000))
@@ -168,7 +168,7 @@ def _sink_operator(sink: Sink) -> SinkOperator:
     return SinkOperator(sink.writer())
 
 
-def _checked_site(name: str, uid: str | None, parallelism: int | None) -> Site:
+def checked_site(name: str, uid: str | None, parallelism: int | None) -> Site:
     """The site of a node to be, with the options that all nodes share checked."""
     site = site_of(name, uid)
     try:
@@ -180,9 +180,14 @@ def _checked_site(name: str, uid: str | None, parallelism: int | None) -> Site:
     return site
 
 
-def _function_site(name: str, function: object, uid: str | None, parallelism: int | None) -> Site:
-    called = getattr(function, "__name__", type(function).__name__)
-    site = _checked_site(f"{name}({called})" if called != "<lambda>" else name, uid, parallelism)
+def called(kind: str, function: object) -> str:
+    """`map(double)`; of a function without a name, what it is: `map`."""
+    name = getattr(function, "__name__", type(function).__name__)
+    return f"{kind}({name})" if name.isidentifier() else kind
+
+
+def function_site(name: str, function: object, uid: str | None, parallelism: int | None) -> Site:
+    site = checked_site(called(name, function), uid, parallelism)
     if not callable(function):
         raise site.error(f"takes a function, not {type(function).__name__} {function!r}")
     return site
