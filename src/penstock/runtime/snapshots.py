@@ -95,3 +95,13 @@ class PooledSnapshotWriter:
         self._discarded = {checkpoint for checkpoint in self._discarded if checkpoint > newest - _REMEMBERED}
         for checkpoint in [known for known in self._written if known <= newest - _REMEMBERED]:
             del self._written[checkpoint]
+
+
+class NoSnapshots:
+    """Of a job without checkpoints: nobody ever triggers one."""
+
+    def write(self, checkpoint: CheckpointId, ticket: int, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
+        raise RuntimeError(f"checkpoint {checkpoint} was triggered, but the job has no checkpoint directory")
+
+    def discard(self, checkpoint: CheckpointId) -> None:
+        pass

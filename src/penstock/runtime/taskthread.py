@@ -37,12 +37,14 @@ class TaskThread:
         *,
         opened: Callable[[], None],
         failed: Callable[[BaseException], None],
+        ended: Callable[[], None],
     ):
-        """`opened` and `failed` are called on the task's thread."""
+        """`opened`, `failed` (something escaped from the task) and `ended` are called on the task's thread."""
         self.subtask = subtask
         self._clock = clock
         self._opened = opened
         self._failed = failed
+        self._ended = ended
         self._awake = threading.Event()
         self._started = False
         self._cancelled = False
@@ -59,6 +61,10 @@ class TaskThread:
     @property
     def ended(self) -> bool:
         return self._task.ended
+
+    @property
+    def ident(self) -> int:
+        return self._thread.ident or 0
 
     def put(self, note: Note) -> None:
         self._task.put(note)
@@ -95,6 +101,8 @@ class TaskThread:
         except BaseException as error:
             _LOG.exception("the task %s broke", self.subtask)
             self._failed(error)
+        finally:
+            self._ended()
 
     def _step_until_ended(self) -> None:
         task, awake, now = self._task, self._awake, self._clock.now

@@ -49,7 +49,10 @@ class Driven:
     def __init__(self, *answers: float | Exception | None):
         self.opened = threading.Event()
         self.failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-        self.thread = TaskThread(SUBTASK, SystemClock(), opened=self.opened.set, failed=self.failures.put)
+        self.ended = threading.Event()
+        self.thread = TaskThread(
+            SUBTASK, SystemClock(), opened=self.opened.set, failed=self.failures.put, ended=self.ended.set
+        )
         self.task = ScriptedTask(self.thread.wake, list(answers))
         self.thread.host(self.task)
 
@@ -105,6 +108,7 @@ def test_a_task_that_raises_is_reported(caplog: pytest.LogCaptureFixture) -> Non
     driven.thread.open()
     driven.thread.start()
     assert str(driven.failures.get(timeout=10)) == "broken inside"
+    assert driven.ended.wait(10)
     assert driven.thread.join(10)
 
 

@@ -12,7 +12,7 @@ from penstock.runtime.network.streams import Stream
 from penstock.runtime.wire import WireError
 from penstock.state.parts import Buffer
 
-MAX_MESSAGE: Final = 64 << 20
+MAX_MESSAGE: Final = 256 << 20
 HEARTBEAT: Final = b""
 
 _LENGTH: Final = struct.Struct("<I")

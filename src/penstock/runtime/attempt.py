@@ -1,0 +1,211 @@
+"""One attempt on one worker: its tasks with their threads, and the exchange between them and other workers.
+
+Built at `Deploy`, it gets ready on its own threads (tasks open and restore, links are made), runs at `Start`, and is
+ended as a whole: by `Reset`, or by the end of the worker. All methods are called by the worker's main thread; what
+happens on other threads comes back to it as an event.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.ids import SubtaskId, WorkerId
+from penstock.core.settings import RuntimeSettings
+from penstock.graph.job import JobGraph
+from penstock.operators.base import Clock
+from penstock.runtime.control.messages import Assignment, Deploy, Restore, ToMaster
+from penstock.runtime.network.dialling import Dialler
+from penstock.runtime.network.exchange import Exchange
+from penstock.runtime.pool import Pool
+from penstock.runtime.ports import Abort, Complete, Note, SnapshotWriter, StopSources, Trigger
+from penstock.runtime.reports import Reports
+from penstock.runtime.restored import RestoredSubtask
+from penstock.runtime.snapshots import NoSnapshots, PooledSnapshotWriter
+from penstock.runtime.task import Task
+from penstock.runtime.taskthread import TaskThread
+from penstock.state.parts import RestoredPart
+from penstock.store.files import Files
+from penstock.store.parts import reader
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a worker keeps from attempt to attempt."""
+
+    graph: JobGraph
+    settings: RuntimeSettings
+    dialler: Dialler
+    host_key: str
+    files: Files | None
+    """Where checkpoints are; None: the job takes none."""
+    pool: Pool
+    clock: Clock
+    send: Callable[[ToMaster], None]
+
+
+@dataclass(frozen=True)
+class AttemptEvents:
+    """Called from any thread; must not block."""
+
+    progressed: Callable[[], None]
+    """A task has opened or all links stand: `take_ready` may have become true."""
+    broken: Callable[[WorkerId, str], None]
+    """A data connection is gone."""
+
+
+class AttemptRun:
+    def __init__(self, deploy: Deploy, around: Surroundings, events: AttemptEvents):
+        self.number = deploy.attempt
+        self._around = around
+        self._events = events
+        self._connected = False
+        self._told_ready = False
+        self._opened: set[SubtaskId] = set()
+        subtasks = [assignment.subtask for assignment in deploy.assignments]
+        self._reports = {subtask: Reports(self.number, subtask, around.send) for subtask in subtasks}
+        self._threads = {subtask: self._thread(subtask) for subtask in subtasks}
+        self.exchange = Exchange(
+            graph=around.graph,
+            attempt=self.number,
+            dialler=around.dialler,
+            host_key=around.host_key,
+            locations=dict(deploy.locations),
+            peers=deploy.peers,
+            mailboxes={subtask: thread.put for subtask, thread in self._threads.items()},
+            connected=self._all_connected,
+            broken=events.broken,
+        )
+        for assignment in deploy.assignments:
+            self._threads[assignment.subtask].host(self._task(assignment, deploy))
+
+    @property
+    def subtasks(self) -> Sequence[SubtaskId]:
+        return list(self._threads)
+
+    def take_ready(self) -> bool:
+        """True once: when all links stand and all tasks are open."""
+        ready = self._connected and len(self._opened) == len(self._threads) and not self._told_ready
+        self._told_ready = self._told_ready or ready
+        return ready
+
+    # ---- what the master orders ----
+    def open(self) -> None:
+        self.exchange.start()
+        for thread in self._threads.values():
+            thread.open()
+
+    def start(self) -> None:
+        for thread in self._threads.values():
+            thread.start()
+
+    def trigger(self, subtasks: Sequence[SubtaskId], note: Trigger) -> None:
+        for subtask in subtasks:
+            self._reports[subtask].triggered(note.barrier.checkpoint)
+            self._threads[subtask].put(note)
+            if self._threads[subtask].ended:
+                self._reports[subtask].ended()
+
+    def abort(self, note: Abort) -> None:
+        for reports in self._reports.values():
+            reports.settled(note.checkpoint)
+        self._put_all(note)
+
+    def complete(self, note: Complete) -> None:
+        self._put_all(note)
+
+    def drain(self) -> None:
+        self._put_all(StopSources())
+
+    def cancel(self, grace: float) -> list[SubtaskId]:
+        """Ends tasks, threads and links. Returns the subtasks that are still in a user function after `grace`."""
+        for thread in self._threads.values():
+            thread.cancel()
+        self.exchange.close()
+        deadline = time.monotonic() + grace
+        return [
+            subtask
+            for subtask, thread in self._threads.items()
+            if not thread.join(max(0.0, deadline - time.monotonic()))
+        ]
+
+    def where_is(self, subtask: SubtaskId) -> str:
+        """The stack of a subtask's thread, for the message about one that does not end."""
+        frame = sys._current_frames().get(self._threads[subtask].ident)
+        return "".join(traceback.format_stack(frame)) if frame is not None else "(its thread has just ended)"
+
+    # ---- building ----
+    def _thread(self, subtask: SubtaskId) -> TaskThread:
+        reports = self._reports[subtask]
+        return TaskThread(
+            subtask,
+            self._around.clock,
+            opened=lambda: self._task_opened(subtask),
+            failed=reports.failed,
+            ended=reports.ended,
+        )
+
+    def _task(self, assignment: Assignment, deploy: Deploy) -> Task:
+        around, subtask = self._around, assignment.subtask
+        thread = self._threads[subtask]
+        return Task(
+            graph=around.graph,
+            subtask=subtask,
+            transport=self.exchange,
+            reports=self._reports[subtask],
+            snapshots=self._snapshot_writer(subtask, deploy, thread.put),
+            clock=around.clock,
+            settings=around.settings,
+            checkpointing=around.files is not None,
+            attempt=deploy.attempt,
+            generation=deploy.generation,
+            restored=None if assignment.restore is None else self._restored(assignment.restore),
+            notify=thread.wake,
+        )
+
+    def _snapshot_writer(self, subtask: SubtaskId, deploy: Deploy, put: Callable[[Note], None]) -> SnapshotWriter:
+        around = self._around
+        if around.files is None:
+            return NoSnapshots()
+        return PooledSnapshotWriter(
+            around.files, around.pool, around.clock, deploy.generation, deploy.attempt, subtask, put
+        )
+
+    def _restored(self, restore: Restore) -> RestoredSubtask:
+        files = self._around.files
+        assert files is not None, "a job without checkpoints has none to restore"
+        parts = (
+            (
+                handle.uid,
+                RestoredPart(
+                    handle.name,
+                    handle.kind,
+                    writer,
+                    reader(files, restore.directory, handle),
+                    handle.key_groups,
+                    handle.channel,
+                ),
+            )
+            for writer, handle in restore.handles
+        )
+        return RestoredSubtask.of(restore.checkpoint, parts, restore.finished)
+
+    # ---- from other threads ----
+    def _all_connected(self) -> None:
+        self._connected = True
+        self._events.progressed()
+
+    def _task_opened(self, subtask: SubtaskId) -> None:
+        self._opened.add(subtask)
+        self._events.progressed()
+
+    def _put_all(self, note: Note) -> None:
+        for thread in self._threads.values():
+            thread.put(note)

@@ -1,0 +1,207 @@
+"""The running job as its user sees it, and how it is started."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from penstock.core.barrier import Purpose
+from penstock.core.ids import CheckpointId, WorkerId
+from penstock.core.lifecycle import JobState
+from penstock.core.restarts import ExponentialDelay, RestartSettings
+from penstock.core.settings import CheckpointSettings, RuntimeSettings
+from penstock.core.statistics import CheckpointStatistics
+from penstock.graph.job import JobGraph
+from penstock.runtime.control.messages import ErrorReport
+from penstock.runtime.driver import JobDriver
+from penstock.runtime.network.tls import TlsFiles, server_context
+from penstock.runtime.outcome import JobOutcome, JobStatus, RequestOutcome
+from penstock.runtime.worker import WorkerConfig
+from penstock.spark.deployment import SparkDeployment
+from penstock.spark.entry import worker_function
+from penstock.spark.session import session_for
+from penstock.spark.slots import check_slots
+from penstock.store.checkpoints import CheckpointStore
+from penstock.store.opening import open_files
+
+
+class JobFailed(RuntimeError):
+    """The job ended without finishing. The message tells the whole story; `error` has it in parts."""
+
+    def __init__(self, job: str, outcome: JobOutcome):
+        super().__init__(_story(job, outcome))
+        self.outcome = outcome
+        self.error: ErrorReport | None = outcome.error
+
+
+class CheckpointFailed(RuntimeError):
+    """A checkpoint that was asked for did not complete."""
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How a job ended that did not fail."""
+
+    state: JobState
+    """FINISHED or CANCELLED."""
+    seconds: float
+    restarts: int
+    checkpoints: int
+    """Completed by this run."""
+    newest_checkpoint: CheckpointId | None
+
+
+class Job:
+    """A job that was started: watch it, checkpoint it, stop it."""
+
+    def __init__(self, name: str, driver: JobDriver, deployment: SparkDeployment):
+        self.name = name
+        self._driver = driver
+        self._deployment = deployment
+        self._started = time.monotonic()
+        self._ended = threading.Event()
+        self._seconds = 0.0
+        threading.Thread(target=self._tidy_up, name=f"end of {name}", daemon=True).start()
+
+    def wait(self, timeout: float | None = None) -> JobResult:
+        """Until the job has ended. Raises `JobFailed` if it failed, `TimeoutError` if it goes on for longer."""
+        if not self._ended.wait(timeout):
+            raise TimeoutError(f"job {self.name!r} is still {self.status().state} after {timeout:g} s")
+        outcome = self._driver.wait()
+        assert outcome is not None
+        if outcome.state not in (JobState.FINISHED, JobState.CANCELLED):
+            raise JobFailed(self.name, outcome)
+        status = self.status()
+        return JobResult(
+            outcome.state, self._seconds, status.restarts, status.completed_checkpoints, status.newest_checkpoint
+        )
+
+    def stop(self, drain: bool = True, timeout: float | None = None) -> JobResult:
+        """Ends the job in good order. With `drain` the sources stop, everything that was read is processed to its end
+        (windows close, timers fire) and committed. Without, a last checkpoint is taken and the job ends there: started
+        again, it goes on as if nothing had been."""
+        if drain:
+            self._driver.post(lambda master: master.drain())
+        else:
+            self.trigger_checkpoint(timeout)
+            self._driver.post(lambda master: master.cancel())
+        return self.wait(timeout)
+
+    def cancel(self) -> None:
+        """Ends the job at once. What was committed stays; started again, it goes on from its last checkpoint."""
+        self._driver.post(lambda master: master.cancel())
+        self._ended.wait()
+
+    def trigger_checkpoint(self, timeout: float | None = None) -> CheckpointId:
+        """Takes a checkpoint now and waits until it is complete. Raises `CheckpointFailed` with the reason if not."""
+        answer: Future[RequestOutcome] = Future()
+        self._driver.ask(lambda master: master.trigger(Purpose.CHECKPOINT, answer.set_result))
+        outcome = answer.result(timeout)
+        if outcome.checkpoint is None:
+            raise CheckpointFailed(outcome.reason)
+        return outcome.checkpoint
+
+    def configure(self, settings: CheckpointSettings) -> None:
+        """Changes how checkpoints are taken from now on."""
+        self._driver.ask(lambda master: master.configure(settings))
+
+    def status(self) -> JobStatus:
+        return self._driver.ask(lambda master: master.status())
+
+    def checkpoints(self) -> list[CheckpointStatistics]:
+        """Of this run, oldest first, with the failed and unfinished ones."""
+        return self._driver.ask(lambda master: master.statistics())
+
+    def workers(self) -> dict[WorkerId, int]:
+        """The living workers and their process ids."""
+        return dict(self._driver.pids())
+
+    def _tidy_up(self) -> None:
+        self._driver.wait()
+        self._seconds = time.monotonic() - self._started
+        self._deployment.close()
+        self._ended.set()
+
+
+def start_job(
+    graph: JobGraph,
+    *,
+    spark: SparkSession | None = None,
+    checkpoints: CheckpointSettings | None = None,
+    directory: str | None = None,
+    runtime: RuntimeSettings | None = None,
+    restarts: RestartSettings | None = None,
+    restore: CheckpointId | None = None,
+    tls: TlsFiles | None = None,
+) -> Job:
+    """Starts the job and returns. What is wrong from the start (too few slots, no Java, a directory that cannot be
+    opened) is raised here; everything later by `Job.wait`."""
+    runtime = runtime or RuntimeSettings()
+    if (checkpoints is None) != (directory is None):
+        raise ValueError("checkpoint settings and a checkpoint directory go together: give both or none")
+    session = session_for(graph.slots + runtime.spares, spark)
+    check_slots(session, graph.slots, runtime.spares)
+    store = None
+    if checkpoints is not None and directory is not None:
+        directory = _absolute(directory)
+        store = CheckpointStore(open_files(directory), graph.name, checkpoints.keep)
+    host = _master_host(session)
+    secret = secrets.token_bytes(32)
+    driver = JobDriver(
+        graph,
+        checkpoints,
+        runtime,
+        restarts or ExponentialDelay(),
+        store,
+        host=host,
+        secret=secret,
+        restore=restore,
+        tls=server_context(tls),
+    )
+    config = WorkerConfig(host, driver.port, secret, directory, runtime, tls)
+    deployment = SparkDeployment(
+        session,
+        graph.name,
+        f"penstock-{graph.name}-{secrets.token_hex(4)}",
+        worker_function(config, cloudpickle.dumps(graph)),  # type: ignore[no-untyped-call]
+        registrations=lambda: driver.registrations,
+        gave_up=lambda reason: driver.post(lambda master: master.broke(ErrorReport(reason, retriable=False))),
+    )
+    driver.start(deployment.need)
+    return Job(graph.name, driver, deployment)
+
+
+def _master_host(session: SparkSession) -> str:
+    """Where workers find the master: on loopback if they cannot be elsewhere, else where Spark's own driver is
+    found."""
+    context = session.sparkContext
+    if str(context.master).startswith("local"):
+        return "127.0.0.1"
+    return context.getConf().get("spark.driver.host") or "127.0.0.1"
+
+
+def _absolute(directory: str) -> str:
+    """Workers have working directories of their own."""
+    return directory if urlsplit(directory).scheme else str(Path(directory).resolve())
+
+
+def _story(job: str, outcome: JobOutcome) -> str:
+    lines = [f"job {job!r} {outcome.state}: {outcome.reason}"]
+    error = outcome.error
+    if error is not None:
+        if error.uid:
+            where = f"operator {error.operator or error.uid!r} (uid {error.uid!r})"
+            lines.append(f"  in {where}" + (f", subtask {error.subtask}" if error.subtask >= 0 else ""))
+        if error.sample_row:
+            lines.append(f"  first row of the batch: {error.sample_row}")
+        if error.traceback:
+            lines += ["  traceback of the worker:", *(f"    {line}" for line in error.traceback.rstrip().splitlines())]
+    return "\n".join(lines)
