@@ -313,8 +313,10 @@ class JobLifecycle:
 
     @property
     def _only_delay_is_missing(self) -> bool:
-        all_idle = all(self._workers[holder] is _Worker.IDLE for holder in self._held())
-        return self._between_attempts and self._prepared and not self._slots.vacant and all_idle
+        if not self._between_attempts or not self._prepared or self._slots.vacant:
+            return False
+        # Asked only between attempts: after the job's end a lost worker still stands in its slot.
+        return all(self._workers[holder] is _Worker.IDLE for holder in self._held())
 
     def _held(self) -> tuple[WorkerId, ...]:
         return tuple(holder for holder in self._slots.holders if holder is not None)
