@@ -86,6 +86,8 @@ class CheckpointCoordinator:
         self._ending: set[SubtaskId] = set()
         """Will report their end soon: their last checkpoint is complete, or they were restored as finished."""
         self._final_asked = False
+        self._given_up = False
+        """Too many checkpoints failed: the attempt is about to be ended."""
         self._pending: dict[CheckpointId, PendingCheckpoint] = {}
         self._uncommitted: dict[CheckpointId, Mapping[Uid, Sequence[bytes]]] = {}
 
@@ -100,7 +102,7 @@ class CheckpointCoordinator:
         self._ending = {record.subtask for record in subtasks if record.finished}
         self._drained = {record.subtask for record in subtasks if record.drained or record.finished}
         self._finished = set()
-        self._final_asked = False
+        self._final_asked = self._given_up = False
         self._failures = FailureCounter(self._settings.tolerable_failures)
         self._requests.attempt_started(at.now)
         return self._advance(at)
@@ -274,7 +276,7 @@ class CheckpointCoordinator:
 
     def _may_start(self) -> bool:
         all_ended = len(self._finished) == len(self._topology.subtasks)
-        return self._attempt is not None and not self._ending and not all_ended
+        return self._attempt is not None and not (self._given_up or self._ending or all_ended)
 
     def _start(self, at: Moment, request: Request) -> Instruction:
         assert self._attempt is not None
@@ -311,7 +313,8 @@ class CheckpointCoordinator:
         instructions.append(self._ended(pending, statistics, answered=not again))
         if alive and pending.request.purpose is Purpose.FINAL and not again:
             self._requests.ask(Purpose.FINAL, not_before=at.now + max(self._settings.minimum_pause, FINAL_RETRY))
-        if alive and self._failures.failed(cause):
+        if alive and self._failures.failed(cause) and not self._given_up:
+            self._given_up = True
             instructions.append(FailAttempt(pending.attempt, self._too_many(statistics)))
         return instructions
 

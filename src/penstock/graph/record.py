@@ -1,0 +1,36 @@
+"""A job graph as the protocol sees it: its shape in a checkpoint, and who sends to whom."""
+
+from __future__ import annotations
+
+from penstock.core.ids import SubtaskId
+from penstock.core.plan import Topology
+from penstock.core.record import ChainRecord, EdgeRecord, GraphRecord, OperatorRecord
+from penstock.graph.job import JobGraph
+
+
+def graph_record(graph: JobGraph) -> GraphRecord:
+    """What a checkpoint remembers of the graph that took it."""
+    return GraphRecord(
+        job=graph.name,
+        key_groups=graph.key_groups,
+        chains=tuple(
+            ChainRecord(
+                chain.id,
+                chain.parallelism,
+                tuple(OperatorRecord(spec.uid, spec.name, spec.stateful) for spec in chain.operators),
+            )
+            for chain in graph.chains
+        ),
+        edges=tuple(
+            EdgeRecord(edge.source, edge.target, str(edge.partitioning), edge.target_input) for edge in graph.edges
+        ),
+    )
+
+
+def topology(graph: JobGraph) -> Topology:
+    """The subtasks, and for each the senders of its input channels."""
+    senders: dict[SubtaskId, set[SubtaskId]] = {subtask: set() for subtask in graph.subtasks()}
+    for edge in graph.edges:
+        for channel in graph.channels(edge):
+            senders[graph.receiver(channel)].add(graph.sender(channel))
+    return Topology(tuple(senders), {subtask: frozenset(group) for subtask, group in senders.items()})

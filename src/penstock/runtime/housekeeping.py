@@ -1,0 +1,73 @@
+"""Keeps the checkpoint directory tidy: writes down the figures of ended checkpoints and removes what nobody needs.
+
+Best effort, one round at a time, off the master's thread: an error here costs disk space, not data, and the next round
+does the work again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.core.ids import CheckpointId
+from penstock.core.statistics import CheckpointStatistics, Status
+from penstock.core.store import Fenced
+from penstock.runtime.backoff import Background
+
+if TYPE_CHECKING:
+    from penstock.store.checkpoints import CheckpointStore
+
+log = logging.getLogger(__name__)
+
+
+class Housekeeping:
+    def __init__(self, store: CheckpointStore, background: Background, fenced: Callable[[str], None]) -> None:
+        self._store, self._background, self._fenced = store, background, fenced
+        self._figures: list[CheckpointStatistics] = []
+        self._aborted: set[CheckpointId] = set()
+        self._clean = False
+        self._busy = False
+
+    @property
+    def idle(self) -> bool:
+        return not self._busy
+
+    def ended(self, statistics: CheckpointStatistics) -> None:
+        """A checkpoint ended; one that completed makes older files superfluous."""
+        self._figures.append(statistics)
+        if statistics.status is Status.COMPLETED:
+            self._clean = True
+        else:
+            self._aborted.add(statistics.checkpoint)
+        self._go()
+
+    def clean(self) -> None:
+        self._clean = True
+        self._go()
+
+    def _go(self) -> None:
+        if self._busy or not (self._figures or self._clean):
+            return
+        figures, aborted, clean = self._figures, frozenset(self._aborted), self._clean
+        self._figures, self._clean, self._busy = [], False, True
+
+        def work() -> None:
+            for statistics in figures:
+                self._store.record_statistics(statistics.as_entry())
+            if clean:
+                self._store.clean(aborted)
+
+        self._background(work, lambda result: self._done(result, aborted if clean else frozenset()))
+
+    def _done(self, result: object, cleaned: frozenset[CheckpointId]) -> None:
+        self._busy = False
+        if isinstance(result, Fenced):
+            self._fenced(str(result))
+            return
+        if isinstance(result, BaseException):
+            log.warning("tidying the checkpoint directory failed, the next checkpoint tries again: %r", result)
+            self._clean = True
+            return
+        self._aborted -= cleaned
+        self._go()
