@@ -177,9 +177,9 @@ class JobLifecycle:
             return []
         self._tell(now, "lost", worker, reason)
         del self._workers[worker]
+        slot = self._slots.release(worker)
         if self.state.terminal:
             return []
-        slot = self._slots.release(worker)
         instructions: list[Instruction] = [NeedWorkers(self._wanted)]
         if slot is not None and self._attempt_is_on:
             failure = Failure(f"worker {worker} (slot {slot}) was lost: {reason}")
@@ -278,8 +278,8 @@ class JobLifecycle:
         """Raises AssertionError if an invariant does not hold."""
         holders = [holder for holder in self._slots.holders if holder is not None]
         assert len(set(holders)) == len(holders), self.story
-        assert self.state.terminal or set(holders) <= set(self._workers), self.story
-        states = {self._workers[holder] for holder in holders if holder in self._workers}
+        assert set(holders) <= set(self._workers), self.story
+        states = {self._workers[holder] for holder in holders}
         if self.state is JobState.RUNNING:
             assert states == {_Worker.READY} and not self._slots.vacant, self.story
         if self.state is JobState.DEPLOYING:
@@ -315,7 +315,6 @@ class JobLifecycle:
     def _only_delay_is_missing(self) -> bool:
         if not self._between_attempts or not self._prepared or self._slots.vacant:
             return False
-        # Asked only between attempts: after the job's end a lost worker still stands in its slot.
         return all(self._workers[holder] is _Worker.IDLE for holder in self._held())
 
     def _held(self) -> tuple[WorkerId, ...]:
