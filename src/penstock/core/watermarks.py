@@ -1,8 +1,9 @@
 """The event time of a task: the smallest of what its input channels say.
 
 A channel that is *idle* has nothing to say and is left out; so is one that has *ended*. While every channel is idle
-or ended (and not all have ended) time stands still: nobody knows better. Time never goes back: a channel that comes
-back from idleness with an older watermark holds the time where it is until it has caught up.
+or ended (and not all have ended) time stands still: nobody knows better. The end of time is reached only when every
+channel has said so: an idle one may still have records. Time never goes back: a channel that comes back from idleness
+with an older watermark holds the time where it is until it has caught up.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from penstock.core.ids import ChannelId
 
 NO_TIME = -(1 << 63)
 """Before the first watermark."""
+END_OF_TIME = (1 << 63) - 1
+"""The last watermark of a channel: no record will follow there."""
 
 
 class WatermarkCombiner:
@@ -76,7 +79,10 @@ class WatermarkCombiner:
         if not speaking:
             return False
         time = min(speaking)
-        if time <= self.time:
+        if time <= self.time or (time == END_OF_TIME and not self._all_at_the_end()):
             return False
         self.time = time
         return True
+
+    def _all_at_the_end(self) -> bool:
+        return all(time == END_OF_TIME or channel in self._ended for channel, time in self._times.items())
