@@ -2,8 +2,8 @@
 
 One Spark job with one task per worker runs for as long as the Penstock job does. Spark replaces a task whose process
 died by itself. When Spark gives the whole job up (too many failures of one task, a lost executor with shuffle trouble,
-somebody's cancel), it is submitted again as long as that brings workers; after several submissions in a row that
-brought none, the Penstock job fails with Spark's last error.
+somebody's cancel), it is submitted again as long as that brings workers; when the first submission brings none, or
+later several in a row, the Penstock job fails with Spark's last error.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class SparkDeployment:
             if self._over.is_set():
                 return
             fruitless = 0 if self._registrations() > before else fruitless + 1
-            if fruitless >= _FRUITLESS:
-                self._gave_up(f"Spark started no workers in {_FRUITLESS} submissions; the last one ended with: {error}")
+            if fruitless >= (_FRUITLESS if before else 1):
+                self._gave_up(f"Spark started no workers: {error}")
                 return
             _LOG.warning("Spark has ended the job's tasks (%s); they are submitted again", error)
             pause = min(_LONGEST_PAUSE, pause * 2) if fruitless else _FIRST_PAUSE

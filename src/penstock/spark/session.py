@@ -16,8 +16,9 @@ from pyspark.sql import SparkSession
 _LOCK: Final = threading.Lock()
 _MINIMUM_SLOTS: Final = 16
 """Local slots are only permissions to run, so the embedded session has enough of them for several jobs and spares."""
-_TASK_FAILURES: Final = 1_000_000
-"""How often Spark may replace one worker. Whether a job goes on after a failure is for its restart strategy to say."""
+_TASK_FAILURES: Final = 8
+"""How often Spark replaces one worker before it gives the whole Spark job up and we submit it again. Few enough for an
+error that comes every time (a module that cannot be imported) to reach the user within seconds."""
 
 
 class JavaMissing(RuntimeError):
@@ -38,6 +39,8 @@ def session_for(slots: int, given: SparkSession | None) -> SparkSession:
 
 def embedded_session(slots: int) -> SparkSession:
     check_java()
+    # Workers are to run in this environment, not with whatever python3 the PATH leads to.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     scratch = tempfile.mkdtemp(prefix="penstock-spark-")
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     builder = SparkSession.builder.appName("penstock").master(f"local[{max(slots, _MINIMUM_SLOTS)},{_TASK_FAILURES}]")
@@ -56,7 +59,6 @@ def _embedded_settings(scratch: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(Path(scratch, "warehouse")),
         "spark.local.dir": str(Path(scratch, "local")),
-        "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
         # A worker does no Spark I/O for as long as the job runs.
         "spark.python.worker.killOnIdleTimeout": "false",
         "spark.speculation": "false",
