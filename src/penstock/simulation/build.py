@@ -6,6 +6,7 @@ Built anew for every driver, as every driver process would: sinks that keep resu
 from __future__ import annotations
 
 from random import Random
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,16 +16,23 @@ from penstock.connectors.collect import Collect
 from penstock.connectors.files_sink import Files
 from penstock.connectors.generator import Generator, Index
 from penstock.core.ids import ChainId, EdgeId, Uid
-from penstock.graph.job import Chain, Edge, JobGraph, OperatorFactory, OperatorSpec, Partitioning
+from penstock.graph.job import Chain, Edge, JobGraph, OperatorSpec, Partitioning
+from penstock.operators import aggregates
+from penstock.operators.process import ProcessOperator
+from penstock.operators.reduce import ReduceOperator
 from penstock.operators.sink import SinkOperator
 from penstock.operators.watermark import WatermarkOperator
 from penstock.simulation.files import MemoryFiles
+from penstock.simulation.functions import Tally
 from penstock.simulation.ledger import Ledger, WatchedSink
 from penstock.simulation.nodes import ScriptedSource, Stamp
 from penstock.simulation.records import AGGREGATE_SCHEMA, SCHEMA, Row, batch_of, split_rows
 from penstock.simulation.scenario import Scenario
 from penstock.simulation.topology import Kind, Node, Topology
 from penstock.simulation.witness import Witness
+
+if TYPE_CHECKING:
+    from penstock.graph.job import OperatorFactory
 
 JOB = "simulated"
 KEY_GROUPS = 8
@@ -103,7 +111,11 @@ class _Builder:
         return Files(f"{SINK_ROOT}/{node.uid}", SINK_FORMAT, files=self._sink_files)
 
     def _stateful(self, node: Node) -> OperatorSpec:
-        raise NotImplementedError
+        if node.kind is Kind.REDUCE:
+            figures = {"n": aggregates.count(), "total": aggregates.sum("value")}
+            return _spec(node.uid, lambda: ReduceOperator(("key",), figures, SCHEMA), AGGREGATE_SCHEMA, stateful=True)
+        tally = Tally(node.number, self._witness)
+        return _spec(node.uid, lambda: ProcessOperator(tally, ("key",), SCHEMA, SCHEMA), SCHEMA, stateful=True)
 
 
 def _spec(uid: str, factory: OperatorFactory, schema: pa.Schema, stateful: bool) -> OperatorSpec:

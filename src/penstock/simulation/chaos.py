@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.core.barrier import Purpose
-from penstock.runtime.control.messages import ErrorReport, TaskFailed
 from penstock.simulation.driver import SimulatedDriver
 from penstock.simulation.faults import Action, Fault, FaultPlan, Point
 from penstock.simulation.scheduler import Actor
@@ -132,10 +131,8 @@ class Chaos:
         run = worker.run
         worker.kill()
         for peer in self._world.workers:
-            if run is not None and peer.alive and peer.run == run and peer.tasks and self._world.random.random() < 0.3:
-                subtask = next(iter(peer.tasks))
-                error = ErrorReport(f"the data connection to {worker.id} broke")
-                peer.tell(TaskFailed(run[1], subtask, error))
+            if run is not None and peer.run == run and self._world.random.random() < 0.3:
+                peer.connection_broke(worker.id)
 
     def _mute_worker(self, worker: SimulatedWorker) -> None:
         """The master hears nothing any more and gives the worker up; the worker notices later."""

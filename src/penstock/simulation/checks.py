@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from penstock.connectors.collect import Collect
 from penstock.core.ids import CheckpointId, Uid
+from penstock.core.lifecycle import JobState
 from penstock.simulation.build import JOB
 from penstock.simulation.oracle import Expected, expected_output
 from penstock.simulation.records import SEQ_BASE, Row, origin_of
@@ -52,7 +53,7 @@ def _as_read(world: World) -> Topology:
 
 def _check_outcome(world: World) -> None:
     outcome = world.driver.outcome
-    if outcome is None or outcome.name != "FINISHED":
+    if outcome is None or outcome.state is not JobState.FINISHED:
         raise Violation(f"the job should have finished, but ended as {outcome}")
 
 
@@ -125,7 +126,7 @@ def _check_counts(sink: Node, expected: Expected, rows: list[Row], seqs: Sequenc
     seen: dict[tuple[int, int], dict[int, tuple[int, int, int]]] = {}
     for row, seq, total in zip(rows, seqs, totals, strict=True):
         node, count = divmod(seq, SEQ_BASE)
-        if not seq or row.id < 0:
+        if not seq:
             continue
         numbered = seen.setdefault((node, row.key), {})
         known = numbered.setdefault(count, (row.id, row.value, total))

@@ -17,7 +17,8 @@ from penstock.simulation.faults import Point
 from penstock.simulation.scheduler import Actor
 
 if TYPE_CHECKING:
-    from penstock.runtime.master import JobOutcome, Master
+    from penstock.runtime.master import Master
+    from penstock.runtime.outcome import JobOutcome
     from penstock.simulation.world import World
 
 T = TypeVar("T")
@@ -90,6 +91,9 @@ class SimulatedDriver(Actor):
     def ended(self, outcome: JobOutcome) -> None:
         self.world.story.tell(f"driver {self.number} ended: {outcome}")
         self.outcome = outcome
+        for connection in self.connections.values():
+            connection.master_gone(len(connection.to_worker))
+        self.connections.clear()
         self.world.driver_ended(self)
 
     # ---- what reaches it ----

@@ -1,28 +1,25 @@
 """A worker process without the process: obeys the master, drives production tasks, writes their snapshots.
 
-It lives until it is killed, shut down or notices that its driver is gone. A worker whose driver has given it up does
-not know that: it runs on, sends and writes, until it notices.
+What `runtime.worker` does with threads, sockets and a queue is done here by actors of the schedule; tasks, reports, the
+snapshot writer and the messages are the same. A worker lives until it is killed, shut down or notices that its driver
+is gone. One that its driver has given up does not know that: it runs on, sends and writes, until it notices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.core.causes import Cause
-from penstock.core.handles import PartHandle, SnapshotFigures
-from penstock.core.ids import Attempt, CheckpointId, SubtaskId, Uid, WorkerId
+from penstock.core.ids import Attempt, SubtaskId, WorkerId
 from penstock.runtime.control.messages import (
     AbortCheckpoint,
     Acknowledge,
     Address,
+    Assignment,
     CompleteCheckpoint,
-    Decline,
     Deploy,
     Drain,
-    Drained,
     ErrorReport,
-    Finished,
     Idle,
     Ready,
     Register,
@@ -37,9 +34,10 @@ from penstock.runtime.control.messages import (
 )
 from penstock.runtime.network.handshake import PROTOCOL
 from penstock.runtime.pool import Pool
-from penstock.runtime.ports import Abort, Cancel, Complete, Note, StopSources, Trigger
+from penstock.runtime.ports import Abort, Cancel, Complete, Note, SnapshotWriter, StopSources, Trigger
+from penstock.runtime.reports import Reports
 from penstock.runtime.restored import RestoredSubtask
-from penstock.runtime.snapshots import PooledSnapshotWriter
+from penstock.runtime.snapshots import NoSnapshots, PooledSnapshotWriter
 from penstock.runtime.task import Task
 from penstock.simulation.connection import Connection, short
 from penstock.simulation.faults import Point
@@ -54,42 +52,68 @@ if TYPE_CHECKING:
 
 
 class TaskActor(Actor):
-    """A production task, stepped when the schedule says so."""
+    """A production task: opened by its first action, stepped by the later ones."""
 
-    def __init__(self, worker: SimulatedWorker, task: Task, subtask: SubtaskId) -> None:
-        self._worker, self.task, self.subtask = worker, task, subtask
+    def __init__(self, worker: SimulatedWorker, run: Run, subtask: SubtaskId) -> None:
+        self._worker, self.run, self.subtask = worker, run, subtask
         self._scheduler = worker.world.scheduler
-        self._started = False
-        self._stalled = False
+        self.reports = Reports(run[1], subtask, worker.tell)
+        self.task: Task
+        self._opened = self._released = self._stalled = False
         self.eagerness = worker.world.eagerness()
 
-    def start(self) -> None:
-        self._started = True
-        self._scheduler.wake(self)
+    def release(self) -> None:
+        """Started, or cancelled: from now on notes move it."""
+        self._released = True
+        self.notified()
 
     def notified(self) -> None:
         """The task has a note."""
-        if self._started and not self._stalled:
+        if self._opened and self._released and not self._stalled:
             self._scheduler.wake(self)
+
+    def put(self, note: Note) -> None:
+        """A note that comes after its worker's end is lost."""
+        if self._worker.tasks.get(self.subtask) is self:
+            self.task.put(note)
 
     def stall(self, seconds: float) -> None:
         """User code takes its time."""
-        self._stalled = True
-        self._scheduler.rest(self)
-        self._scheduler.at(self._scheduler.clock.now() + seconds, self)
+        if self._released:
+            self._stalled = True
+            self._scheduler.rest(self)
+            self._scheduler.at(self._scheduler.clock.now() + seconds, self)
 
     def act(self) -> None:
         self._stalled = False
         self._scheduler.rest(self)
         with self._worker.world.acting(self._worker):
-            wake = self.task.step()
+            if not self._opened:
+                self._open()
+            else:
+                self._step()
         if self.task.ended:
             self._scheduler.retire(self)
-            self._worker.task_ended(self.subtask)
-        elif wake is not None and wake <= self._scheduler.clock.now():
+            self._worker.task_ended(self)
+
+    def _open(self) -> None:
+        self._opened = True
+        self.task.open()
+        if not self.task.ended:
+            self._worker.task_opened()
+            if self._released:
+                self._scheduler.wake(self)
+
+    def _step(self) -> None:
+        wake = self.task.step()
+        if wake is not None and wake <= self._scheduler.clock.now():
             self._scheduler.wake(self)
         else:
             self._scheduler.at(wake, self)
+
+    @property
+    def opened(self) -> bool:
+        return self._opened
 
 
 class _Job(Actor):
@@ -128,50 +152,16 @@ class SimulatedPool(Pool):
             self.drop(job)
 
 
-class _Reports:
-    """Implements `ports.TaskReports` for one subtask of one run."""
-
-    def __init__(self, worker: SimulatedWorker, attempt: Attempt, subtask: SubtaskId) -> None:
-        self._worker, self._attempt, self._subtask = worker, attempt, subtask
-
-    def acknowledge(
-        self,
-        checkpoint: CheckpointId,
-        handles: Sequence[PartHandle],
-        committables: Mapping[Uid, Sequence[bytes]],
-        figures: SnapshotFigures,
-        drained: bool,
-    ) -> None:
-        told = {uid: list(group) for uid, group in committables.items()}
-        self._worker.tell(Acknowledge(self._attempt, self._subtask, checkpoint, list(handles), told, figures, drained))
-        self._worker.world.chaos.reach(Point.ACK_SENT)
-
-    def decline(self, checkpoint: CheckpointId, cause: Cause, reason: str) -> None:
-        self._worker.tell(Decline(self._attempt, self._subtask, checkpoint, cause, reason))
-
-    def drained(self, committables: Mapping[Uid, Sequence[bytes]]) -> None:
-        told = {uid: list(group) for uid, group in committables.items()}
-        self._worker.tell(Drained(self._attempt, self._subtask, told))
-
-    def finished(self) -> None:
-        self._worker.tell(Finished(self._attempt, self._subtask))
-
-    def failed(self, error: BaseException) -> None:
-        self._worker.tell(TaskFailed(self._attempt, self._subtask, ErrorReport(str(error))))
-
-    def cancelled(self) -> None:
-        self._worker.world.story.tell(f"{self._subtask} a{self._attempt} cancelled")
-
-
 class SimulatedWorker:
     def __init__(self, world: World, driver: SimulatedDriver, id: WorkerId) -> None:
         self.world, self.driver, self.id = world, driver, id
         self.alive = True
-        self.tasks: dict[SubtaskId, TaskActor] = {}
-        self._pool = SimulatedPool(self)
         self.run: Run | None = None
+        """What is deployed here."""
+        self.tasks: dict[SubtaskId, TaskActor] = {}
+        """Of the run, also those that have ended."""
         self._resetting: Attempt | None = None
-        self._newest = Attempt(0)
+        self._pool = SimulatedPool(self)
         self.connection = Connection(
             world.scheduler,
             id,
@@ -185,11 +175,8 @@ class SimulatedWorker:
     def tell(self, message: ToMaster) -> None:
         if self.alive:
             self.connection.tell_master(message)
-
-    def put(self, run: Run, subtask: SubtaskId, note: Note) -> None:
-        actor = self.tasks.get(subtask)
-        if actor is not None and run == self.run:
-            actor.task.put(note)
+            if isinstance(message, Acknowledge):
+                self.world.chaos.reach(Point.ACK_SENT)
 
     # ---- what the master says ----
     def received(self, message: ToWorker) -> None:
@@ -197,163 +184,164 @@ class SimulatedWorker:
             return
         self.world.story.tell(f"{self.id} < {short(message)}")
         self.world.chaos.reach_message(Point.TO_WORKER, lambda: self.connection.repeat_to_worker(message))
+        if isinstance(message, Shutdown):
+            self.end(f"shut down: {message.reason}")
+        elif isinstance(message, Deploy):
+            self._deploy(message)
+        elif isinstance(message, Reset):
+            self._reset(message.attempt)
+        elif self.run is not None and self.run[1] == message.attempt and self._resetting is None:
+            self._obey(message)
+
+    def _obey(self, message: ToWorker) -> None:
         match message:
-            case Deploy():
-                self._deploy(message)
             case Start():
-                if self._is_current(message.attempt):
-                    for actor in self.tasks.values():
-                        actor.start()
+                for actor in self.tasks.values():
+                    actor.release()
             case TriggerCheckpoint():
-                if self._is_current(message.attempt):
-                    for subtask in message.subtasks:
-                        self._trigger(subtask, message)
+                for subtask in message.subtasks:
+                    self._trigger(self.tasks[subtask], Trigger(message.barrier))
             case AbortCheckpoint():
-                self._put_all(message.attempt, Abort(message.checkpoint, message.cause))
+                for actor in self.tasks.values():
+                    actor.reports.settled(message.checkpoint)
+                self._put_all(Abort(message.checkpoint, message.cause))
             case CompleteCheckpoint():
-                self._put_all(message.attempt, Complete(message.checkpoint))
+                self._put_all(Complete(message.checkpoint))
             case Drain():
-                self._put_all(message.attempt, StopSources())
-            case Reset():
-                self._reset(message.attempt)
-            case Shutdown():
-                self.end(f"shut down: {message.reason}")
+                self._put_all(StopSources())
 
-    def _is_current(self, attempt: Attempt) -> bool:
-        return self.run is not None and self.run[1] == attempt and self._resetting is None
+    def _put_all(self, note: Note) -> None:
+        for actor in list(self.tasks.values()):
+            actor.task.put(note)
 
-    def _put_all(self, attempt: Attempt, note: Note) -> None:
-        if self._is_current(attempt):
-            for actor in list(self.tasks.values()):
-                actor.task.put(note)
+    def _trigger(self, actor: TaskActor, note: Trigger) -> None:
+        actor.reports.triggered(note.barrier.checkpoint)
+        actor.task.put(note)
+        if actor.task.ended:
+            actor.reports.ended()
 
-    def _trigger(self, subtask: SubtaskId, message: TriggerCheckpoint) -> None:
-        if subtask in self.tasks:
-            self.tasks[subtask].task.put(Trigger(message.barrier))
-        else:
-            reason = "the subtask had finished when the trigger came"
-            cause = Cause.SUBTASK_FINISHED
-            self.tell(Decline(message.attempt, subtask, message.barrier.checkpoint, cause, reason))
-
+    # ---- a run begins ----
     def _deploy(self, message: Deploy) -> None:
-        if message.attempt <= self._newest:
+        run = (message.generation, message.attempt)
+        if self.run is not None and self.run >= run:
             return
-        self._newest = message.attempt
-        self.run = (message.generation, message.attempt)
+        self.run = run
+        self.tasks.clear()
         self.world.chaos.reach(Point.DEPLOY)
-        with self.world.acting(self):
-            for assignment in message.assignments:
-                subtask = assignment.subtask
-                try:
-                    self._build(self.run, subtask, assignment.restore)
-                except (OSError, ValueError) as error:
-                    self.tell(TaskFailed(message.attempt, subtask, ErrorReport(f"{subtask} cannot start: {error}")))
-                    return
-        self.tell(Ready(message.attempt))
+        for assignment in message.assignments:
+            self._build(run, assignment)
 
-    def _build(self, run: Run, subtask: SubtaskId, restore: Restore | None) -> None:
-        """As the real worker does: a task from its assignment, opened and attached, but not running yet."""
-        world = self.world
-        restored = None if restore is None else self._restored(restore)
-
-        def notify() -> None:
-            actor.notified()
-
+    def _build(self, run: Run, assignment: Assignment) -> None:
+        """As the real worker does: a task from its assignment, which opens soon, but does not run yet."""
+        world, subtask, restore = self.world, assignment.subtask, assignment.restore
         generation, attempt = run
-        answers: Line[Note] = Line(world.scheduler, f"writes of {subtask}", lambda note: self.put(run, subtask, note))
-        task = Task(
+        actor = self.tasks[subtask] = TaskActor(self, run, subtask)
+        actor.task = Task(
             graph=self.driver.graph,
             subtask=subtask,
             transport=TaskTransport(world.network, run),
-            reports=_Reports(self, attempt, subtask),
-            snapshots=PooledSnapshotWriter(
-                world.files, self._pool, world.scheduler.clock, generation, attempt, subtask, answers.send
-            ),
+            reports=actor.reports,
+            snapshots=self._snapshots(actor),
             clock=world.scheduler.clock,
             settings=world.scenario.runtime,
             checkpointing=world.scenario.checkpoints is not None,
             attempt=attempt,
             generation=generation,
-            restored=restored,
-            notify=notify,
+            restored=None if restore is None else self._restored(run, restore),
+            notify=actor.notified,
         )
-        actor = self.tasks[subtask] = TaskActor(self, task, subtask)
-        world.network.attach(run, subtask, task.put)
-        if restored is not None:
-            world.witness.restored.add(run)
-            world.chaos.reach(Point.REPLAY if restored.channels else Point.RESTORE)
-        task.open()
+        world.network.attach(run, subtask, actor.put)
+        world.scheduler.wake(actor)
 
-    def _restored(self, restore: Restore) -> RestoredSubtask:
-        files = self.world.files
+    def _snapshots(self, actor: TaskActor) -> SnapshotWriter:
+        """The answers of the writer take their time too: what is written and not yet answered may be lost."""
+        world, (generation, attempt) = self.world, actor.run
+        if world.scenario.checkpoints is None:
+            return NoSnapshots()
+        answers: Line[Note] = Line(world.scheduler, f"writes of {actor.subtask}", actor.put)
+        return PooledSnapshotWriter(
+            world.files, self._pool, world.scheduler.clock, generation, attempt, actor.subtask, answers.send
+        )
+
+    def _restored(self, run: Run, restore: Restore) -> RestoredSubtask:
         parts = (
             (
                 handle.uid,
                 RestoredPart(
                     handle.name,
                     handle.kind,
-                    index,
-                    reader(files, restore.directory, handle),
+                    writer,
+                    reader(self.world.files, restore.directory, handle),
                     handle.key_groups,
                     handle.channel,
                 ),
             )
-            for index, handle in restore.handles
+            for writer, handle in restore.handles
         )
-        return RestoredSubtask.of(restore.checkpoint, parts, restore.finished)
+        restored = RestoredSubtask.of(restore.checkpoint, parts, restore.finished)
+        self.world.witness.restored.add(run)
+        self.world.chaos.reach(Point.REPLAY if restored.channels else Point.RESTORE)
+        return restored
 
-    def task_ended(self, subtask: SubtaskId) -> None:
-        assert self.run is not None
-        del self.tasks[subtask]
-        self.world.network.detach(self.run, subtask, keep=lambda waiting: waiting)
+    def task_opened(self) -> None:
+        if self.run is not None and all(actor.opened for actor in self.tasks.values()):
+            self.tell(Ready(self.run[1]))
+
+    # ---- a run ends ----
+    def task_ended(self, actor: TaskActor) -> None:
+        actor.reports.ended()
+        self.world.network.detach(actor.run, actor.subtask, keep=lambda waiting: waiting)
         self._answer_reset()
 
-    # ---- ends ----
     def _reset(self, attempt: Attempt) -> None:
-        if attempt < self._newest or (self._resetting is not None and attempt <= self._resetting):
-            return
         self.world.chaos.reach(Point.RESET)
-        self._newest = self._resetting = attempt
-        self._cancel_all()
+        if self._resetting is not None:
+            self._resetting = max(self._resetting, attempt)
+        elif self.run is None or self.run[1] <= attempt:
+            self._resetting = attempt
+            for actor in list(self.tasks.values()):
+                actor.task.put(Cancel())
+                actor.release()
+        else:
+            self.tell(Idle(attempt))
         self._answer_reset()
 
     def _answer_reset(self) -> None:
-        if self._resetting is not None and not self.tasks:
-            self.run, answered, self._resetting = None, self._resetting, None
+        if self._resetting is not None and all(actor.task.ended for actor in self.tasks.values()):
+            answered, self._resetting = self._resetting, None
+            self.tasks.clear()
             self.tell(Idle(answered))
 
-    def _cancel_all(self) -> None:
-        for actor in list(self.tasks.values()):
-            actor.task.put(Cancel())
-            actor.start()
+    def connection_broke(self, peer: WorkerId) -> None:
+        """A data connection to another worker of the run is gone."""
+        if self.alive and self.run is not None and self.tasks and self._resetting is None:
+            subtask = next(iter(self.tasks))
+            message = f"worker {self.id} lost its data connection to worker {peer}"
+            self.tell(TaskFailed(self.run[1], subtask, ErrorReport(message)))
 
     def end(self, reason: str) -> None:
         """In good order: tasks are closed, the connection too."""
+        if not self.alive:
+            return
         self.world.story.tell(f"{self.id} ends: {reason}")
-        for actor in list(self.tasks.values()):
-            actor.task.put(Cancel())
-            with self.world.acting(self):
-                actor.task.step()
-        self._vanish(keep_all=True)
+        with self.world.acting(self):
+            for actor in self.tasks.values():
+                if actor.opened and not actor.task.ended:
+                    actor.task.put(Cancel())
+                    actor.task.step()
+        self._vanish(keep=lambda waiting: waiting)
 
     def kill(self) -> None:
         """SIGKILL: nothing is closed, and what was under way arrives or not."""
-        self.world.story.tell(f"{self.id} is killed")
-        self._vanish(keep_all=False)
+        if self.alive:
+            self.world.story.tell(f"{self.id} is killed")
+            self._vanish(keep=lambda waiting: self.world.random.randint(0, waiting))
 
-    def _vanish(self, keep_all: bool) -> None:
-        if not self.alive:
-            return
+    def _vanish(self, keep: Callable[[int], int]) -> None:
         self.alive = False
-        random, world = self.world.random, self.world
-
-        def keep(waiting: int) -> int:
-            return waiting if keep_all else random.randint(0, waiting)
-
-        for subtask, actor in self.tasks.items():
-            world.scheduler.retire(actor)
-            if self.run is not None:
-                world.network.detach(self.run, subtask, keep)
+        for actor in self.tasks.values():
+            self.world.scheduler.retire(actor)
+            self.world.network.detach(actor.run, actor.subtask, keep)
         self.tasks.clear()
         self._pool.drop_all()
         self.connection.worker_gone(keep(len(self.connection.to_master)))
