@@ -127,14 +127,13 @@ class CheckpointStore:
                     f"but this driver has generation {generation}"
                 )
             log, self._log = self._log if self._log is not None else self._log_files.read(), None
-            if log.find(record.checkpoint) is None:
+            if not _completed_by(log, record.checkpoint, generation):
                 decide.check_owner(log, generation)
                 path, crc = self._write_metadata(record)
 
                 def entry(log: Log, existing: Collection[str]) -> LogEntry | None:
-                    found = log.find(record.checkpoint)
-                    if found is not None and found.generation == generation:
-                        return None
+                    if _completed_by(log, record.checkpoint, generation):
+                        return None  # a client that repeats requests by itself was refused by its own first try
                     return decide.complete(log, generation, record.checkpoint, path, crc, existing)
 
                 log, _ = self._log_files.append(log, entry)
@@ -154,9 +153,11 @@ class CheckpointStore:
         return path, zlib.crc32(document)
 
     def is_complete(self, checkpoint: CheckpointId) -> bool:
-        """What the directory says now, whatever this driver believes."""
+        """What the directory says now, whatever this driver believes. A checkpoint that a newer driver completed under
+        the same number is not the one that the owner of an older claim asks for."""
         with self._lock:
-            return self._read_log().find(checkpoint) is not None
+            found = self._read_log().find(checkpoint)
+            return found is not None and (self._generation is None or found.generation <= self._generation)
 
     def _owned(self) -> Generation:
         if self._generation is None:
@@ -292,6 +293,11 @@ class CheckpointStore:
     def statistics(self) -> list[dict[str, object]]:
         """Oldest first, those of earlier drivers included."""
         return list(self._statistics.read())
+
+
+def _completed_by(log: Log, checkpoint: CheckpointId, generation: Generation) -> bool:
+    found = log.find(checkpoint)
+    return found is not None and found.generation == generation
 
 
 def _references(entry: Completed, metadata: Metadata) -> Iterator[Reference]:

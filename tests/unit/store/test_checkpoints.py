@@ -240,6 +240,34 @@ def test_repeating_a_completion_whose_answer_was_lost_does_not_touch_what_is_com
     assert store.load() == record
 
 
+def test_a_client_that_repeats_requests_by_itself_does_not_fence_its_own_driver(files: MemoryFiles) -> None:
+    """The first try created the entry, its answer got lost, the second try was refused."""
+    store = owned(files)
+
+    def refuse_repetition(operation: str, path: str) -> None:
+        if operation == "create":
+            files.after = lambda operation, path: None
+            raise FileExistsError(errno.EEXIST, "exists already", path)
+
+    files.after = refuse_repetition
+    record = take(store, files, 1, 1)
+    assert store.load() == record
+    files.after = refuse_repetition
+    claim = CheckpointStore(files, JOB).claim()
+    assert (claim.generation, claim.newest) == (3, record), "the claim that it did not recognise stays unused"
+
+
+def test_a_checkpoint_that_a_newer_driver_completed_is_not_taken_for_ones_own(files: MemoryFiles) -> None:
+    old = owned(files)
+    new = owned(files)
+    take(new, files, 1, 2)
+    assert not old.is_complete(CheckpointId(1))
+    with pytest.raises(Fenced):
+        take(old, files, 1, 1)
+    assert new.is_complete(CheckpointId(1))
+    assert owned(files).is_complete(CheckpointId(1)), "what earlier drivers completed is complete"
+
+
 # ---- cleaning ----
 def test_only_the_retained_checkpoints_stay(files: MemoryFiles) -> None:
     store = owned(files, keep=2)
