@@ -1,4 +1,4 @@
-"""A master with scripted workers: real deciders and a real store in memory; time, threads and the network are played."""
+"""A master with scripted workers: real deciders and a real store in memory; time, threads and network are played."""
 
 from __future__ import annotations
 
