@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.connectors.files_source import Files
 from penstock.connectors.generator import Generator
 
-__all__ = ["Generator"]
+__all__ = ["Files", "Generator"]

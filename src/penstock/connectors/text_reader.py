@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.connectors.readers import BadFile, Position
 
-BLOCK_BYTES = 512 << 10
+BLOCK_BYTES = 256 << 10
 """What one step reads and parses: about 5 ms."""
 MOST_RECORD_BYTES = 64 << 20
 _BOM = b"\xef\xbb\xbf"
