@@ -4,11 +4,13 @@ Theory of operation
 -------------------
 The directory is the only truth, and it holds no status that could disagree with itself: a checkpoint is complete
 because an entry of the *log* names it. The log is a row of numbered objects, each made by conditional create, so of
-several drivers exactly one writes entry k, and whoever wants to write entry k has seen all entries before it. There are
-two kinds:
+several drivers exactly one writes entry k, and whoever wants to write entry k has seen all entries before it. The
+kinds:
 
 - a *claim* raises the generation: from here on the directory belongs to the driver that wrote it;
-- a *completion* names a checkpoint whose data and metadata are durable.
+- a *completion* names a checkpoint whose data and metadata are durable;
+- a *void* only takes a number. When the answer to a completion got lost, its request may still be under way somewhere
+  and arrive after its driver has given the checkpoint up. The void takes the number that the request would need.
 
 A driver that was overtaken finds its entry taken, reads on, meets a higher generation and is `Fenced`: it can complete
 nothing any more. Every entry carries its generation, so the last one alone tells who owns the directory.
@@ -71,7 +73,14 @@ class Completed:
     """Of the metadata file as a whole."""
 
 
-LogEntry = Claimed | Completed
+@dataclass(frozen=True, slots=True)
+class Voided:
+    number: int
+    generation: Generation
+    oldest: int
+
+
+LogEntry = Claimed | Completed | Voided
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +162,13 @@ def complete(
         )
     number = log.next_number
     return Completed(number, generation, _oldest(log, existing, number), checkpoint, metadata, crc32)
+
+
+def void(log: Log, generation: Generation, existing: Collection[str]) -> Voided:
+    """The entry after which nothing that this driver sent before can arrive."""
+    check_owner(log, generation)
+    number = log.next_number
+    return Voided(number, generation, _oldest(log, existing, number))
 
 
 def _oldest(log: Log, existing: Collection[str], number: int) -> int:

@@ -68,6 +68,8 @@ class CheckpointStore:
         self._lock = threading.RLock()
         self._log: Log | None = None
         """As last seen by this driver; None when an operation ended in doubt and it must be read again."""
+        self._in_doubt = 0
+        """Number of a log entry of this driver that may still be under way, its answer having been lost; 0: none is."""
         self._generation: Generation | None = None
         self._pinned: set[CheckpointId] = set()
         self._references: dict[Completed, tuple[Reference, ...]] = {}
@@ -126,7 +128,8 @@ class CheckpointStore:
                     f"checkpoint {record.checkpoint} was taken in generation {record.generation}, "
                     f"but this driver has generation {generation}"
                 )
-            log, self._log = self._log if self._log is not None else self._log_files.read(), None
+            log = self._settled_log() if self._in_doubt or self._log is None else self._log
+            self._log = None  # until the end is known
             if not _completed_by(log, record.checkpoint, generation):
                 decide.check_owner(log, generation)
                 path, crc = self._write_metadata(record)
@@ -134,9 +137,11 @@ class CheckpointStore:
                 def entry(log: Log, existing: Collection[str]) -> LogEntry | None:
                     if _completed_by(log, record.checkpoint, generation):
                         return None  # a client that repeats requests by itself was refused by its own first try
+                    self._in_doubt = log.next_number
                     return decide.complete(log, generation, record.checkpoint, path, crc, existing)
 
                 log, _ = self._log_files.append(log, entry)
+                self._in_doubt = 0
                 self._pinned.clear()
             self._log = log
 
@@ -153,11 +158,24 @@ class CheckpointStore:
         return path, zlib.crc32(document)
 
     def is_complete(self, checkpoint: CheckpointId) -> bool:
-        """What the directory says now, whatever this driver believes. A checkpoint that a newer driver completed under
-        the same number is not the one that the owner of an older claim asks for."""
+        """What the directory says now, whatever this driver believes; the answer is final. A checkpoint that a newer
+        driver completed under the same number is not the one that the owner of an older claim asks for."""
         with self._lock:
-            found = self._read_log().find(checkpoint)
+            found = self._settled_log().find(checkpoint)
             return found is not None and (self._generation is None or found.generation <= self._generation)
+
+    def _settled_log(self) -> Log:
+        """The log, to which nothing that this driver sent earlier can be added any more."""
+        log, doubtful = self._read_log(), self._in_doubt
+        if doubtful:
+            generation, self._log = self._owned(), None
+
+            def entry(log: Log, existing: Collection[str]) -> LogEntry | None:
+                return decide.void(log, generation, existing) if log.next_number <= doubtful else None
+
+            self._log, _ = self._log_files.append(log, entry)
+            log, self._in_doubt = self._log, 0
+        return log
 
     def _owned(self) -> Generation:
         if self._generation is None:
@@ -239,7 +257,7 @@ class CheckpointStore:
         after a crash or an `OSError` goes on where it ended. Raises `Fenced`."""
         with self._lock:
             generation = self._owned()
-            log = self._read_log()
+            log = self._settled_log()
             decide.check_owner(log, generation)
             stored = list(self._stored_files())
             facts = Facts(

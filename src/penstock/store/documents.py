@@ -17,7 +17,7 @@ import msgspec
 from penstock.core.barrier import Mode, Purpose
 from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
 from penstock.core.record import ChainRecord, CheckpointRecord, GraphRecord, SubtaskRecord
-from penstock.core.store import Claimed, Completed, LogEntry
+from penstock.core.store import Claimed, Completed, LogEntry, Voided
 from penstock.store.errors import CorruptCheckpoint, UnknownFormat
 
 FORMAT = 1
@@ -79,16 +79,24 @@ class _Completion(_Entry, frozen=True, tag="complete"):
     crc32: int
 
 
+class _Void(_Entry, frozen=True, tag="void"):
+    pass
+
+
 def encode_entry(entry: LogEntry) -> bytes:
     if isinstance(entry, Claimed):
         return seal(_Claim(entry.generation, entry.oldest))
+    if isinstance(entry, Voided):
+        return seal(_Void(entry.generation, entry.oldest))
     return seal(_Completion(entry.generation, entry.oldest, entry.checkpoint, entry.metadata, entry.crc32))
 
 
 def decode_entry(path: str, number: int, content: memoryview) -> LogEntry:
-    body: _Claim | _Completion = unseal(path, content, _Claim | _Completion)  # type: ignore[arg-type]
+    body: _Claim | _Completion | _Void = unseal(path, content, _Claim | _Completion | _Void)  # type: ignore[arg-type]
     if isinstance(body, _Claim):
         return Claimed(number, body.generation, body.oldest)
+    if isinstance(body, _Void):
+        return Voided(number, body.generation, body.oldest)
     return Completed(number, body.generation, body.oldest, body.checkpoint, body.metadata, body.crc32)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from penstock.core.store import Claimed, Completed, DamagedLog, Log, LogEntry, check_last, counting, read_log
+from penstock.core.store import DamagedLog, Log, LogEntry, check_last, counting, read_log
 from penstock.store import layout
 from penstock.store.documents import decode_entry, encode_entry
 from penstock.store.errors import CorruptCheckpoint
@@ -68,7 +68,7 @@ class LogFiles:
     def delete(self, number: int) -> None:
         self._files.delete(layout.log_path(number))
 
-    def _entry(self, number: int) -> Claimed | Completed:
+    def _entry(self, number: int) -> LogEntry:
         path = layout.log_path(number)
         try:
             return decode_entry(path, number, self._files.read(path))

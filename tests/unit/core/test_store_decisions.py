@@ -31,6 +31,7 @@ from penstock.core.store import (
     next_checkpoint,
     read_log,
     restorable,
+    void,
 )
 
 
@@ -110,6 +111,16 @@ def test_only_the_owner_completes() -> None:
     with pytest.raises(Fenced):
         check_owner(log, Generation(1))
     check_owner(log, Generation(2))
+
+
+def test_a_void_takes_the_next_number_and_changes_nothing_else() -> None:
+    log = log_of(4, 5)
+    existing = {entry.metadata for entry in log.completions}
+    after = log.with_entry(void(log, Generation(1), existing))
+    assert after.next_number == log.next_number + 1
+    assert (after.generation, after.completions) == (log.generation, log.completions)
+    with pytest.raises(Fenced):
+        void(log.with_entry(claim(log, existing)), Generation(1), existing)
 
 
 def test_an_append_that_is_not_the_last_entry_means_another_owner() -> None:

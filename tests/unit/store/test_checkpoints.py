@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 
 import pytest
@@ -238,6 +239,108 @@ def test_repeating_a_completion_whose_answer_was_lost_does_not_touch_what_is_com
     later = record_of(1, 1, record.subtasks, {Uid("out"): (b"something else",)})
     store.complete(later)
     assert store.load() == record
+
+
+class LateFiles(MemoryFiles):
+    """A network that holds a request back: the client gives up, the request arrives later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hold = False
+        self.held: list[tuple[str, bytes]] = []
+
+    def create(self, path: str, content: bytes) -> None:
+        if self.hold:
+            self.held.append((path, content))
+            raise TimeoutError(errno.ETIMEDOUT, "no answer", path)
+        super().create(path, content)
+
+    def arrive(self) -> None:
+        for path, content in self.held:
+            with contextlib.suppress(FileExistsError):
+                super().create(path, content)
+
+
+def test_a_completion_that_was_given_up_cannot_arrive_late() -> None:
+    files = LateFiles()
+    store = owned(files)
+    take(store, files, 1, 1)
+    files.hold = True
+    with pytest.raises(TimeoutError):
+        take(store, files, 2, 1)
+    with pytest.raises(TimeoutError):
+        store.is_complete(CheckpointId(2))
+    files.hold = False
+    assert not store.is_complete(CheckpointId(2))
+    store.clean(aborted=[CheckpointId(2)])
+    files.arrive()
+    assert not store.is_complete(CheckpointId(2))
+    assert CheckpointStore(files, JOB).load().checkpoint == 1
+    take(store, files, 3, 1)
+    assert store.completed() == [1, 3]
+
+
+@pytest.mark.parametrize("arrives", ["before it is repeated", "while it is repeated", "later", "never"])
+def test_a_repeated_completion_agrees_with_whichever_request_arrived(arrives: str) -> None:
+    files = LateFiles()
+    store = owned(files)
+    first = record_of(1, 1, write_data(files, 1, 1))
+    second = record_of(1, 1, first.subtasks, {Uid("out"): (b"something else",)})
+    files.hold = True
+    with pytest.raises(TimeoutError):
+        store.complete(first)
+    files.hold = False
+    assert store.completed() == []
+    if arrives == "before it is repeated":
+        files.arrive()
+    if arrives == "while it is repeated":
+        files.before = lambda operation, path: files.arrive() if operation == "list" else None
+    store.complete(second)
+    if arrives == "later":
+        files.arrive()
+    assert store.load() == (second if arrives in ("later", "never") else first)
+    assert owned(files).completed() == [1]
+
+
+def test_cleaning_after_a_lost_answer_settles_it_first() -> None:
+    files = LateFiles()
+    store = owned(files)
+    take(store, files, 1, 1)
+    files.hold = True
+    with pytest.raises(TimeoutError):
+        take(store, files, 2, 1)
+    files.hold = False
+    store.clean(aborted=[CheckpointId(2)])
+    files.arrive()
+    assert read_all(files, owned(files).load()) == expected(1)
+
+
+def test_a_completion_that_arrived_before_it_was_given_up_is_complete() -> None:
+    files = LateFiles()
+    store = owned(files)
+    files.hold = True
+    with pytest.raises(TimeoutError):
+        take(store, files, 1, 1)
+    files.hold = False
+    files.arrive()
+    assert store.is_complete(CheckpointId(1))
+    store.clean(aborted=[CheckpointId(1)])
+    assert read_all(files, store.load()) == expected(1)
+
+
+def test_an_overtaken_driver_learns_the_fate_of_its_last_completion() -> None:
+    files = LateFiles()
+    old = owned(files)
+    files.hold = True
+    with pytest.raises(TimeoutError):
+        take(old, files, 1, 1)
+    files.hold = False
+    owned(files)
+    assert not old.is_complete(CheckpointId(1))
+    files.arrive()
+    assert not old.is_complete(CheckpointId(1))
+    with pytest.raises(Fenced):
+        take(old, files, 2, 1)
 
 
 def test_a_client_that_repeats_requests_by_itself_does_not_fence_its_own_driver(files: MemoryFiles) -> None:
