@@ -22,7 +22,9 @@ After every call the caller asks `tick()` when the master wants to be called nex
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.connectors.base import Committer
@@ -45,13 +47,15 @@ from penstock.runtime.control import messages as wire
 from penstock.runtime.control.messages import ErrorReport, ToMaster, ToWorker
 from penstock.runtime.deployment import deploy_messages
 from penstock.runtime.masterports import MasterPorts
-from penstock.runtime.outcome import JobOutcome, JobStatus, RequestOutcome, report_of
+from penstock.runtime.outcome import Incident, JobOutcome, JobStatus, RequestOutcome, report_of
 from penstock.runtime.unprotected import LAST_COMMIT, Unprotected
 
 if TYPE_CHECKING:
     from penstock.store.checkpoints import CheckpointStore, Claim
 
 __all__ = ["Master", "MasterPorts"]
+
+REMEMBERED_INCIDENTS = 100
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -90,6 +94,7 @@ class Master:
         self._early_requests: list[tuple[Purpose, Answer]] = []
         self._draining = False
         self._last_failure: ErrorReport | None = None
+        self._incidents: deque[Incident] = deque(maxlen=REMEMBERED_INCIDENTS)
         self._outcome: JobOutcome | None = None
         self._give_up_waiting: float | None = None
         self._final_cleaning = self._closing = self._closed = False
@@ -143,6 +148,10 @@ class Master:
             failed_checkpoints=coordinator.history.failed if coordinator else 0,
             last_failure=self._last_failure,
         )
+
+    def incidents(self) -> list[Incident]:
+        """The last failures of this driver's life, oldest first."""
+        return list(self._incidents)
 
     def statistics(self) -> list[CheckpointStatistics]:
         """Of the checkpoints of this driver's life, oldest first."""
@@ -291,6 +300,8 @@ class Master:
 
     def _started(self, attempt: Attempt) -> None:
         log.info("attempt %d starts from %s", attempt, _origin(self._restore_point))
+        if self._incidents and self._incidents[-1].restarted_ms is None:
+            self._incidents[-1] = replace(self._incidents[-1], restarted_ms=self._clock.wall_ms())
         self.to_all(wire.Start(attempt))
         if self._draining:
             self.to_all(wire.Drain(attempt))
@@ -300,6 +311,7 @@ class Master:
         if failure is not None:
             log.warning("attempt %d failed: %s", attempt, failure.reason)
             self._last_failure = _report(failure)
+            self._incidents.append(Incident(attempt, failure.reason, self._clock.wall_ms()))
         self._protection.attempt_ended(attempt, failure)
 
     def _job_ended(self, state: JobState, reason: str, failure: Failure | None) -> None:

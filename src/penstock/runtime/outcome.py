@@ -21,6 +21,17 @@ class JobOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Incident:
+    """A failure that ended an attempt. Times are the driver's wall clock, milliseconds since the epoch."""
+
+    attempt: Attempt
+    reason: str
+    detected_ms: int
+    restarted_ms: int | None = None
+    """When every subtask of the next attempt was told to run; None as long as none was."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     state: JobState
     attempt: Attempt

@@ -23,7 +23,7 @@ from penstock.graph.job import JobGraph
 from penstock.runtime.control.messages import ErrorReport
 from penstock.runtime.driver import JobDriver
 from penstock.runtime.network.tls import TlsFiles, server_context
-from penstock.runtime.outcome import JobOutcome, JobStatus, RequestOutcome
+from penstock.runtime.outcome import Incident, JobOutcome, JobStatus, RequestOutcome
 from penstock.runtime.worker import WorkerConfig
 from penstock.spark.deployment import SparkDeployment
 from penstock.spark.entry import worker_function
@@ -84,6 +84,10 @@ class Job:
             outcome.state, self._seconds, status.restarts, status.completed_checkpoints, status.newest_checkpoint
         )
 
+    def done(self, timeout: float = 0.0) -> bool:
+        """Whether the job has ended, in whatever way; waits for that up to `timeout` seconds."""
+        return self._ended.wait(timeout)
+
     def stop(self, drain: bool = True, timeout: float | None = None) -> JobResult:
         """Ends the job in good order. With `drain` the sources stop, everything that was read is processed to its end
         (windows close, timers fire) and committed. Without, a last checkpoint is taken and the job ends there: started
@@ -119,6 +123,10 @@ class Job:
     def checkpoints(self) -> list[CheckpointStatistics]:
         """Of this run, oldest first, with the failed and unfinished ones."""
         return self._driver.ask(lambda master: master.statistics())
+
+    def incidents(self) -> list[Incident]:
+        """The failures of this run, oldest first, and when the job was running again."""
+        return self._driver.ask(lambda master: master.incidents())
 
     def workers(self) -> dict[WorkerId, int]:
         """The living workers and their process ids."""
