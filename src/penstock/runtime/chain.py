@@ -80,6 +80,7 @@ class OperatorChain:
         self._make_operators()
         self._links = self._connect(_End(emit))
         self._own_times = {i: MIN_WATERMARK for i, op in enumerate(self.operators) if not op.passes_watermarks}
+        self._time_ended = False
         self.timed = [i for i, op in enumerate(self.operators) if type(op).next_timer is not Operator.next_timer]
         self._watermarked = [
             type(op).on_watermark is not Operator.on_watermark or not op.passes_watermarks for op in self.operators
@@ -133,7 +134,11 @@ class OperatorChain:
     # ---- event time ----
     def advance(self, time: int, start: int = 0) -> None:
         """A watermark goes through the operators from `start` on, as far as one that has its own time, and on to the
-        outputs. The last watermark of all stops nowhere."""
+        outputs. The last watermark of all stops nowhere, and comes once."""
+        if time == MAX_WATERMARK:
+            if self._time_ended:
+                return None
+            self._time_ended = True
         for place in range(start, len(self.operators)):
             if self._watermarked[place]:
                 handle = self.operators[place].on_watermark

@@ -212,11 +212,13 @@ class Inputs:
         self._share = max(1, self._sizer.capacity // max(1, open_channels))
 
     # ---- channel state ----
-    def record(self, checkpoint: CheckpointId, recording: Sequence[ChannelId]) -> dict[ChannelId, list[Element]]:
-        """What an overtaking barrier passed. The lists of the channels in `recording` go on growing with what comes
-        in."""
+    def record(
+        self, checkpoint: CheckpointId, recording: Sequence[ChannelId], behind: Sequence[ChannelId]
+    ) -> dict[ChannelId, list[Element]]:
+        """What an overtaking barrier passed. The lists of the channels in `recording` go on growing with what comes in;
+        those in `behind` are past the barrier already."""
         self.stop_recording()
-        recorded = {id: channel.waiting(checkpoint) for id, channel in self.channels.items()}
+        recorded = {id: channel.waiting(checkpoint) for id, channel in self.channels.items() if id not in behind}
         for id in recording:
             self.channels[id].recording = recorded[id]
         return recorded

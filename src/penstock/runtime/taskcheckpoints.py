@@ -185,7 +185,7 @@ class TaskCheckpoints:
             return
         inputs: dict[ChannelId, list[Element]] = {}
         if order.overtaking:
-            inputs = self._inputs.record(checkpoint, order.recording)
+            inputs = self._inputs.record(checkpoint, order.recording, order.behind)
             self._recording_for = checkpoint
         state: dict[Uid, list[CapturedPart]] = {uid: list(snapshot.parts) for uid, snapshot in captured.items()}
         state[self._head] += self._memory(barrier.mode).capture()

@@ -91,6 +91,8 @@ class Snapshot:
     barrier: Barrier
     overtaking: bool = False
     recording: tuple[ChannelId, ...] = ()
+    behind: tuple[ChannelId, ...] = ()
+    """Overtaking: the channels whose barrier was reached before. All in their queues comes after it."""
     deadline: float | None = None
     """`ADAPTIVE`: when the forwarded barrier's patience ends, wherever in this subtask it waits."""
     announced_at: float = 0.0

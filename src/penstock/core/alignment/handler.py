@@ -184,14 +184,14 @@ class BarrierHandler:
     def validate(self) -> None:
         """Raises `AssertionError` with the story where an invariant does not hold."""
         channels = self._channels
-        holding = [id for id, r in self._open.items() if r.held and not isinstance(r, AtLeastOnceRound)]
+        holding = [r for r in self._open.values() if r.held and not isinstance(r, AtLeastOnceRound)]
         facts = {
             "only known channels end": channels.ended <= channels.ending <= set(channels.all),
             "an open id is not answered": not self._answered & set(self._open),
             "open ids are in order": list(self._open) == sorted(self._open),
             "no open round is done": not any(r.done for r in self._open.values()),
             "only one checkpoint holds channels": len(holding) <= 1,
-            "a held channel has not ended": not any(set(r.held) & channels.ended for r in self._open.values()),
+            "a held channel has not ended": not any(set(r.held) & channels.ended for r in holding),
             "what is recorded is still to come": not any(
                 set(r.recording) & (r.announced | channels.ending) for r in self._open.values()
             ),

@@ -138,6 +138,7 @@ class Round:
                 self.barrier.overtaking(),
                 overtaking=True,
                 recording=tuple(self.recording),
+                behind=tuple(self.reached),
                 announced_at=self._announced_at,
                 reached_at=self._reached_time(now),
             )
