@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.barrier import Purpose
 from penstock.simulation.driver import SimulatedDriver
-from penstock.simulation.faults import Action, Fault, FaultPlan, Point
+from penstock.simulation.faults import SIMULATED, Action, Fault, FaultPlan, Point
 from penstock.simulation.scheduler import Actor
 from penstock.simulation.worker import SimulatedWorker
 
@@ -41,15 +41,18 @@ class Chaos:
         self._waiting: list[tuple[Fault, SimulatedWorker | SimulatedDriver | None]] = []
         self._dying: SimulatedWorker | SimulatedDriver | None = None
 
+    def _reached(self, point: Point) -> list[Fault]:
+        return self.plan.reach(point, len(self._world.witness.completed))
+
     # ---- points ----
     def reach(self, point: Point) -> None:
         """Between two actions, or where it makes no difference: faults wait for the end of the action."""
-        for fault in self.plan.reach(point):
+        for fault in self._reached(point):
             self._waiting.append((fault, self._world.subject))
 
     def reach_message(self, point: Point, again: Callable[[], None]) -> None:
         """`again` delivers the message once more."""
-        for fault in self.plan.reach(point):
+        for fault in self._reached(point):
             if fault.action is Action.REPEAT_MESSAGE:
                 self._happens(fault)
                 actor = _Repeat(self._world, again)
@@ -60,11 +63,11 @@ class Chaos:
 
     def reach_disk(self, point: Point) -> None:
         """Inside production code: raises where the plan says so."""
-        for fault in self.plan.reach(point):
+        for fault in self._reached(point):
             subject = self._world.subject
             if fault.action in (Action.STORE_ERROR, Action.STORE_SILENCE):
                 self._happens(fault)
-                raise OSError(5, f"simulated: {fault}")
+                raise OSError(5, f"{SIMULATED} {fault}")
             dies = (fault.action is Action.KILL_DRIVER and isinstance(subject, SimulatedDriver)) or (
                 fault.action is Action.KILL_WORKER and isinstance(subject, SimulatedWorker)
             )
@@ -93,7 +96,7 @@ class Chaos:
 
     def _do(self, fault: Fault, subject: SimulatedWorker | SimulatedDriver | None) -> None:
         driver = self._world.driver
-        if driver.outcome is not None or not driver.alive:
+        if not driver.working:
             return
         worker = subject if isinstance(subject, SimulatedWorker) and subject.alive else self._pick_worker()
         match fault.action:

@@ -18,6 +18,7 @@ from penstock.connectors.collect import Collect
 from penstock.core.ids import CheckpointId, Uid
 from penstock.core.lifecycle import JobState
 from penstock.simulation.build import JOB
+from penstock.simulation.faults import SIMULATED
 from penstock.simulation.oracle import Expected, expected_output
 from penstock.simulation.records import SEQ_BASE, Row, origin_of
 from penstock.simulation.story import Violation
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 def check(world: World) -> None:
     """Raises `Violation`."""
+    world.chaos.plan.stop()
     _check_outcome(world)
     expected = expected_output(_as_read(world))
     for sink in world.scenario.topology.sinks:
@@ -52,9 +54,14 @@ def _as_read(world: World) -> Topology:
 
 
 def _check_outcome(world: World) -> None:
-    outcome = world.driver.outcome
-    if outcome is None or outcome.state is not JobState.FINISHED:
-        raise Violation(f"the job should have finished, but ended as {outcome}")
+    """The job is finished in the end. Before that a driver may have been fenced by another one, or have failed, but
+    only because of a fault that was made for it."""
+    for driver in world.drivers:
+        outcome = driver.outcome
+        if outcome is not None and outcome.state is JobState.FAILED and SIMULATED not in outcome.reason:
+            raise Violation(f"driver {driver.number} failed: {outcome.reason}")
+        if outcome is not None and outcome.state is JobState.FENCED and len(world.drivers) == 1:
+            raise Violation(f"the only driver was fenced: {outcome.reason}")
 
 
 # ---- output ----

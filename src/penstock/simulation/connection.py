@@ -75,10 +75,11 @@ class Connection:
 
     @staticmethod
     def _hang_up(line: Line[bytes | None], keep: int) -> None:
-        while len(line) > keep:
-            line.drop_last()
-        line.send(None)
-        line.cut(len(line))
+        if not line.closed:
+            while len(line) > keep:
+                line.drop_last()
+            line.send(None)
+            line.cut(len(line))
 
     def _reach_master(self, message: bytes | None) -> None:
         if message is None:

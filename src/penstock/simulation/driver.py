@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core.ids import WorkerId
+from penstock.core.lifecycle import JobState
 from penstock.graph.job import JobGraph
 from penstock.runtime.control.messages import Acknowledge, Register, ToMaster, ToWorker
 from penstock.simulation.connection import Connection, short
@@ -66,6 +67,15 @@ class SimulatedDriver(Actor):
     def master(self) -> Master:
         assert self._master is not None
         return self._master
+
+    @property
+    def working(self) -> bool:
+        return self.alive and self.outcome is None
+
+    @property
+    def state(self) -> JobState | None:
+        """How the job ended for this driver; None if it did not see an end."""
+        return self.outcome.state if self.outcome is not None else None
 
     # ---- implements `runtime.master.MasterPorts` ----
     def send(self, worker: WorkerId, message: ToWorker) -> None:
@@ -130,7 +140,7 @@ class SimulatedDriver(Actor):
 
     def on_master(self, call: Callable[[], None]) -> None:
         """On the master's thread; its timers are looked at afterwards, as its thread would."""
-        if not self.alive or self.outcome is not None:
+        if not self.working:
             return
         with self.world.acting(self):
             call()

@@ -8,9 +8,13 @@ not depend on it, so a failing plan can be cut down by hand.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
+
+SIMULATED = "simulated:"
+"""Errors that faults raise begin with it."""
 
 
 class Point(StrEnum):
@@ -65,11 +69,12 @@ CRASHES = frozenset(
 class Fault:
     point: Point
     occurrence: int
-    """Counted from 1 over the whole run."""
+    """Counted from 1, since `after` checkpoints were complete."""
     action: Action
+    after: int = 0
 
     def __str__(self) -> str:
-        return f"{self.action} at {self.point} {self.occurrence}"
+        return f"{self.action} at {self.point} {self.occurrence} after {self.after} checkpoints"
 
 
 _WORKER_POINTS = (
@@ -105,7 +110,8 @@ _DRIVER_POINTS = (
 _ERROR_POINTS = (Point.DATA, Point.COMMITTABLES, Point.METADATA, Point.LOG, Point.DELETE)
 _SILENCE_POINTS = (Point.DATA_DONE, Point.METADATA_DONE, Point.LOG_DONE, Point.DELETE_DONE)
 
-_KINDS: tuple[tuple[Action, int, tuple[Point, ...]], ...] = (
+_Kind = tuple[Action, int, tuple[Point, ...]]
+_KINDS: tuple[_Kind, ...] = (
     (Action.KILL_WORKER, 30, _WORKER_POINTS),
     (Action.MUTE_WORKER, 10, _WORKER_POINTS),
     (Action.KILL_DRIVER, 14, _DRIVER_POINTS),
@@ -119,41 +125,59 @@ _KINDS: tuple[tuple[Action, int, tuple[Point, ...]], ...] = (
     (Action.TRIGGER, 6, (Point.STEP, Point.BARRIER, Point.ACK_DELIVERED)),
 )
 _REACH = {
-    Point.STEP: 500,
-    Point.TO_MASTER: 60,
-    Point.TO_WORKER: 60,
-    Point.ACK_SENT: 30,
-    Point.ACK_DELIVERED: 30,
-    Point.BARRIER: 40,
-    Point.DATA: 30,
-    Point.DATA_DONE: 30,
-    Point.SINK: 20,
+    Point.STEP: 200,
+    Point.TO_MASTER: 25,
+    Point.TO_WORKER: 25,
+    Point.ACK_SENT: 15,
+    Point.ACK_DELIVERED: 15,
+    Point.BARRIER: 20,
+    Point.DATA: 15,
+    Point.DATA_DONE: 15,
+    Point.SINK: 10,
 }
-"""How often a point is about to be reached in a run; points that are not named, a few times."""
+"""How often a point is reached between two checkpoints or so; points that are not named, a few times."""
 
 
-def random_faults(random: Random) -> tuple[Fault, ...]:
-    """None in one run of seven: a run without faults must be right as well."""
+_DRIVER_FAULTS = (Action.KILL_DRIVER, Action.SECOND_DRIVER)
+
+
+def random_faults(random: Random, checkpointing: bool) -> tuple[Fault, ...]:
+    """None in one run of seven: a run without faults must be right as well. Without checkpoints nothing is promised for
+    a lost driver."""
+    kinds = [kind for kind in _KINDS if checkpointing or kind[0] not in _DRIVER_FAULTS]
     count = random.choices((0, 1, 2, 3, 5, 8), (14, 22, 24, 18, 14, 8))[0]
-    return tuple(_random_fault(random) for _ in range(count))
+    return tuple(_random_fault(random, kinds) for _ in range(count))
 
 
-def _random_fault(random: Random) -> Fault:
-    action, _, points = random.choices(_KINDS, [weight for _, weight, _ in _KINDS])[0]
+def _random_fault(random: Random, kinds: Sequence[_Kind]) -> Fault:
+    action, _, points = random.choices(kinds, [weight for _, weight, _ in kinds])[0]
     point = random.choice(points)
-    return Fault(point, random.randint(1, _REACH.get(point, 5)), action)
+    return Fault(point, random.randint(1, _REACH.get(point, 4)), action, random.choice((0, 1, 1, 2, 3)))
 
 
 class FaultPlan:
     """Counts how often each point was reached and says what happens there."""
 
     def __init__(self, faults: tuple[Fault, ...]) -> None:
-        self._due: dict[tuple[Point, int], list[Fault]] = {}
+        self._left: dict[Point, dict[Fault, int]] = {}
         for fault in faults:
-            self._due.setdefault((fault.point, fault.occurrence), []).append(fault)
-        self._reached: Counter[Point] = Counter()
+            self._left.setdefault(fault.point, {})[fault] = fault.occurrence
         self.happened: Counter[Action] = Counter()
 
-    def reach(self, point: Point) -> list[Fault]:
-        self._reached[point] += 1
-        return self._due.pop((point, self._reached[point]), [])
+    def reach(self, point: Point, checkpoints: int) -> list[Fault]:
+        """What happens now; `checkpoints` are complete so far."""
+        waiting = self._left.get(point)
+        if not waiting:
+            return []
+        due: list[Fault] = []
+        for fault in waiting:
+            if checkpoints >= fault.after:
+                waiting[fault] -= 1
+                if not waiting[fault]:
+                    due.append(fault)
+        for fault in due:
+            del waiting[fault]
+        return due
+
+    def stop(self) -> None:
+        self._left.clear()

@@ -17,6 +17,7 @@ from penstock.core.barrier import Barrier
 from penstock.core.ids import Attempt, CheckpointId, Generation
 from penstock.operators.base import Collector, Operator, OperatorContext, Polled, SourceOperator
 from penstock.runtime.elements import MIN_WATERMARK
+from penstock.simulation.faults import SIMULATED
 from penstock.simulation.records import COLUMNS, STEP_MS, kept, next_paths, origin_of
 from penstock.simulation.topology import Kind, Node
 from penstock.simulation.witness import Witness
@@ -87,7 +88,7 @@ class Stamp(Operator):
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
         if self._witness.raise_in_process:
             self._witness.raise_in_process = False
-            raise UserError("simulated: this row cannot be processed")
+            raise UserError(f"{SIMULATED} this row cannot be processed")
         if self._witness.exactly_once:
             self._check(batch)
         columns = batch.columns
@@ -127,7 +128,7 @@ class Stamp(Operator):
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
         if self._witness.raise_in_snapshot:
             self._witness.raise_in_snapshot = False
-            raise UserError("simulated: this state cannot be captured")
+            raise UserError(f"{SIMULATED} this state cannot be captured")
         seen = [(origin, route, id) for (origin, route), id in self._last.items()]
         watermark = self._watermark
         return OperatorSnapshot(

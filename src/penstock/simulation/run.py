@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 
@@ -61,8 +63,9 @@ def simulate(seed: int) -> Outcome:
     world = World(random_scenario(seed))
     violation = None
     try:
-        world.run()
-        check(world)
+        with _quiet():
+            world.run()
+            check(world)
     except Violation as broken:
         violation = str(broken)
         world.story.tell(f"VIOLATION at step {world.scheduler.steps}: {violation}")
@@ -74,6 +77,18 @@ def simulate(seed: int) -> Outcome:
         story=tuple(world.story.lines()) if violation else (),
         figures=world.figures(),
     )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Faults are the point here: what production code logs about them is not for people."""
+    logger = logging.getLogger("penstock")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def verify(seeds: Iterable[int], processes: int = 2) -> Summary:

@@ -70,7 +70,7 @@ def random_scenario(seed: int) -> Scenario:
         topology=_only_scripted(random_topology(random)) if drains else random_topology(random),
         checkpoints=None if mode is None else _checkpoints(random, mode, tick),
         runtime=_runtime(random, tick),
-        faults=random_faults(random),
+        faults=random_faults(random, mode is not None),
         tick=tick,
         haunting=tick * random.choice((20, 100, 400)),
         slow=random.choice((0.0, 0.1, 0.3)),
@@ -88,7 +88,7 @@ def _only_scripted(topology: Topology) -> Topology:
 
 def _checkpoints(random: Random, mode: Mode, tick: float) -> CheckpointSettings:
     return CheckpointSettings(
-        every=tick * random.choice((60, 150, 300)),
+        every=tick * random.choice((20, 60, 150)),
         mode=mode,
         alignment_timeout=tick * random.choice((0, 10, 50)),
         timeout=tick * random.choice((600, 5_000, 100_000)),

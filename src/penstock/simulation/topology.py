@@ -137,8 +137,8 @@ class _Sketch:
                 kind,
                 width,
                 rows=rows,
-                batch=self.random.choice((1, 3, 8)),
-                pause=self.random.choice((0.0, 0.2, 0.6)),
+                batch=self.random.choice((1, 2, 5)),
+                pause=self.random.choice((0.0, 0.3, 0.7)),
             )
         )
 

@@ -19,6 +19,8 @@ class Witness:
         self.completed: set[CheckpointId] = set()
         """Checkpoints that are complete: the log names them."""
         self.newest = CheckpointId(0)
+        self._generation = Generation(0)
+        """That completed the newest one."""
         self.raise_in_process = False
         """Set by a fault: the next user code that runs raises, once."""
         self.raise_in_snapshot = False
@@ -50,8 +52,8 @@ class Witness:
                 if entry.checkpoint <= self.newest:
                     self.object(f"checkpoint {entry.checkpoint} was completed after {self.newest}")
                 self.completed.add(entry.checkpoint)
-                self.newest = max(self.newest, entry.checkpoint)
+                self.newest, self._generation = entry.checkpoint, entry.generation
         elif operation == "delete":
             owner = layout.checkpoint_file(path)
-            if owner is not None and owner[0] == self.newest:
+            if owner == (self.newest, self._generation):
                 self.object(f"{path} was deleted, though its checkpoint is the newest complete one")

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from random import Random
 
 from penstock.core.ids import WorkerId
+from penstock.core.lifecycle import JobState
 from penstock.core.restarts import FixedDelay
 from penstock.runtime.master import Master
 from penstock.simulation.build import JOB, build_job
@@ -80,12 +81,14 @@ class World:
                 raise Violation(f"the job has not ended after {MAX_STEPS} steps")
 
     def _going(self) -> bool:
-        """Until the current driver has ended and nobody of any other run lives any more."""
-        if self.driver.outcome is None:
+        """Until a driver has finished the job and no process of any run lives any more."""
+        if any(driver.working for driver in self.drivers) or any(worker.alive for worker in self.workers):
             return True
-        return any(worker.alive for worker in self.workers) or any(
-            driver.alive and driver.outcome is None for driver in self.drivers
-        )
+        if any(driver.state is JobState.FINISHED for driver in self.drivers):
+            return False
+        self.story.tell("no driver is left: the user starts the job again")
+        self.start_driver()
+        return True
 
     def _step(self) -> None:
         try:
@@ -158,7 +161,7 @@ class World:
         """Spark starts as many workers as the driver wants, each after a while."""
         live = sum(worker.alive and worker.id in driver.connections for worker in self.workers)
         starting = sum(start.driver is driver for start in self._starting)
-        if driver.alive and driver.outcome is None:
+        if driver.working:
             for _ in range(driver.wanted - live - starting):
                 start = _Start(self, driver)
                 self._starting.append(start)
@@ -167,7 +170,7 @@ class World:
 
     def worker_starts(self, start: _Start) -> None:
         self._forget(start)
-        if start.driver.alive and start.driver.outcome is None:
+        if start.driver.working:
             self._last_worker += 1
             worker = SimulatedWorker(self, start.driver, WorkerId(f"w{self._last_worker}"))
             self.workers.append(worker)
