@@ -178,7 +178,7 @@ class JobLifecycle:
         self._tell(now, "lost", worker, reason)
         del self._workers[worker]
         slot = self._slots.release(worker)
-        if self.state.terminal:
+        if self.state.terminal or self.state is JobState.COMMITTING:
             return []
         instructions: list[Instruction] = [NeedWorkers(self._wanted)]
         if slot is not None and self._attempt_is_on:
