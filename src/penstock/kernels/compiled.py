@@ -109,3 +109,99 @@ def scatter(values: NDArray[np.generic], place: NDArray[np.int32]) -> NDArray[np
     for row in range(len(values)):
         placed[place[row]] = values[row]
     return placed
+
+
+@njit(nogil=True, cache=True)
+def find_or_insert(
+    table: NDArray[np.uint64],
+    keys: NDArray[np.uint64],
+    stamps: NDArray[np.int32],
+    stamp: np.int32,
+    count: int,
+    words: NDArray[np.uint64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """The slot of every row's key, the rows in which each key occurs first, and how many keys there are afterwards.
+
+    `table` is an open-addressing table of (hash, slot + 1), its length a power of two, with room for all rows to be
+    new; a key of one word is known by its hash, because that is a bijection. `keys` and `stamps` are indexed by slot.
+    """
+    rows, width = words.shape
+    slots = np.empty(rows, np.int64)
+    first_rows = np.empty(rows, np.int64)
+    distinct = 0
+    mask = np.uint64(len(table) - 1)
+    for row in range(rows):
+        hashed = _SEED
+        for column in range(width):
+            hashed = _mix(hashed ^ words[row, column])
+        place = hashed & mask
+        while True:
+            entry = table[place, 1]
+            if entry == 0:
+                slot = count
+                count += 1
+                table[place, 0] = hashed
+                table[place, 1] = slot + 1
+                for column in range(width):
+                    keys[slot, column] = words[row, column]
+                break
+            if table[place, 0] == hashed:
+                slot = int(entry) - 1
+                equal = True
+                if width > 1:
+                    for column in range(width):
+                        if keys[slot, column] != words[row, column]:
+                            equal = False
+                            break
+                if equal:
+                    break
+            place = (place + np.uint64(1)) & mask
+        slots[row] = slot
+        if stamps[slot] != stamp:
+            stamps[slot] = stamp
+            first_rows[distinct] = row
+            distinct += 1
+    return slots, first_rows[:distinct], count
+
+
+@njit(nogil=True, cache=True)
+def rehash(old: NDArray[np.uint64], new: NDArray[np.uint64]) -> None:
+    """Moves all entries of a table of (hash, slot + 1) to a larger, empty one."""
+    mask = np.uint64(len(new) - 1)
+    for entry in range(len(old)):
+        if old[entry, 1] != 0:
+            place = old[entry, 0] & mask
+            while new[place, 1] != 0:
+                place = (place + np.uint64(1)) & mask
+            new[place, 0] = old[entry, 0]
+            new[place, 1] = old[entry, 1]
+
+
+@njit(nogil=True, cache=True)
+def add_ones(totals: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+    for row in range(len(slots)):
+        totals[slots[row]] += 1
+
+
+@njit(nogil=True, cache=True)
+def add_values(totals: NDArray[np.generic], slots: NDArray[np.int64], values: NDArray[np.generic]) -> None:
+    for row in range(len(slots)):
+        totals[slots[row]] += values[row]
+
+
+@njit(nogil=True, cache=True)
+def keep_lowest(lowest: NDArray[np.generic], slots: NDArray[np.int64], values: NDArray[np.generic]) -> None:
+    """NaN counts as higher than all numbers."""
+    for row in range(len(slots)):
+        slot = slots[row]
+        if values[row] < lowest[slot] or lowest[slot] != lowest[slot]:
+            lowest[slot] = values[row]
+
+
+@njit(nogil=True, cache=True)
+def keep_highest(highest: NDArray[np.generic], slots: NDArray[np.int64], values: NDArray[np.generic]) -> None:
+    """NaN counts as higher than all numbers."""
+    for row in range(len(slots)):
+        slot = slots[row]
+        if values[row] > highest[slot] or values[row] != values[row]:
+            highest[slot] = values[row]
