@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from penstock.core.barrier import Mode
     from penstock.core.settings import InFlightSettings, RuntimeSettings
     from penstock.graph.errors import PipelineError, UnnamedOperatorWarning
+    from penstock.operators.aggregates import count, max, min, sum
     from penstock.operators.keyed import KeyedContext, KeyedFunction, Row, Timer
+    from penstock.spark.job import CheckpointFailed, Job, JobFailed, JobResult
     from penstock.state.declare import list, map, value
     from penstock.state.timers import TimerKind
 
@@ -27,8 +29,12 @@ __version__ = "0.1.0"
 
 _MODULES = ("restart", "sinks", "sources")
 _HOME_OF = {
+    "CheckpointFailed": "penstock.spark.job",
     "Checkpoints": "penstock.api.checkpoints",
     "InFlightSettings": "penstock.core.settings",
+    "Job": "penstock.spark.job",
+    "JobFailed": "penstock.spark.job",
+    "JobResult": "penstock.spark.job",
     "KeyedContext": "penstock.operators.keyed",
     "KeyedFunction": "penstock.operators.keyed",
     "KeyedStream": "penstock.api.keyed",
@@ -41,14 +47,22 @@ _HOME_OF = {
     "Timer": "penstock.operators.keyed",
     "TimerKind": "penstock.state.timers",
     "UnnamedOperatorWarning": "penstock.graph.errors",
+    "count": "penstock.operators.aggregates",
     "list": "penstock.state.declare",
     "map": "penstock.state.declare",
+    "max": "penstock.operators.aggregates",
+    "min": "penstock.operators.aggregates",
+    "sum": "penstock.operators.aggregates",
     "value": "penstock.state.declare",
 }
 
 __all__ = [
+    "CheckpointFailed",
     "Checkpoints",
     "InFlightSettings",
+    "Job",
+    "JobFailed",
+    "JobResult",
     "KeyedContext",
     "KeyedFunction",
     "KeyedStream",
@@ -61,11 +75,15 @@ __all__ = [
     "Timer",
     "TimerKind",
     "UnnamedOperatorWarning",
+    "count",
     "list",
     "map",
+    "max",
+    "min",
     "restart",
     "sinks",
     "sources",
+    "sum",
     "value",
 ]
 

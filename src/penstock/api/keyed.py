@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.api.stream import Stream
+    from penstock.operators.aggregates import Aggregate
+    from penstock.operators.fold import RowFunction
     from penstock.operators.keyed import KeyedContext, KeyedFunction
     from penstock.state.declare import StateDeclaration
 
@@ -48,6 +50,25 @@ class KeyedStream:
 
         return Stream(
             self._plan, add_process(self._plan, self._routes, self._key, function, returns, state, uid, parallelism)
+        )
+
+    def reduce(
+        self,
+        function: RowFunction | None = None,
+        /,
+        *,
+        uid: str | None = None,
+        parallelism: int | None = None,
+        **aggregates: Aggregate,
+    ) -> Stream:
+        """A running aggregate per key: `reduce(n=ps.count(), total=ps.sum("amount"))` gives the key's columns and
+        these. Or a function of two rows, `reduce(lambda best, row: row if row.score > best.score else best)`, that
+        keeps the columns. The updated row of a key is put out whenever a batch had rows of it."""
+        from penstock.api.stream import Stream
+        from penstock.graph.keyed import add_reduce
+
+        return Stream(
+            self._plan, add_reduce(self._plan, self._routes, self._key, function, aggregates, uid, parallelism)
         )
 
     def __repr__(self) -> str:

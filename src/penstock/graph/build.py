@@ -3,8 +3,8 @@
 An operator joins the chain of its input if that input is its only one, comes by FORWARD, has the same parallelism, and
 nobody else consumes it. Everything else - an exchange, a union, a fan-out, another parallelism - needs channels and
 begins a new chain. A forward way between different parallelisms is a REBALANCE. Within a chain, neighbouring expression
-operators (filter, select, with_columns) become one operator under the first one's uid, so that Polars sees, and
-optimises, them as one query.
+operators (filter, select, with_columns) become one operator under the first one's uid, so that a batch goes
+to Polars and back only once.
 """
 
 from __future__ import annotations

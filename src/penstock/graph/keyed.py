@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.graph.errors import Site
+import pyarrow as pa
+
+from penstock.graph.errors import Site, unknown_column
 from penstock.graph.nodes import Routes, called, checked_site, schema_of
 from penstock.graph.plan import Node, Plan, Route
 from penstock.graph.schemas import Returns, declared_schema
+from penstock.operators.aggregates import Aggregate
+from penstock.operators.fold import FoldOperator, RowFunction
 from penstock.operators.keyed import KeyedContext, KeyedFunction, PlainFunction
 from penstock.operators.process import ProcessOperator
+from penstock.operators.reduce import ReduceOperator, reduced_schema
 from penstock.state.declare import StateDeclaration
+
+if TYPE_CHECKING:
+    from penstock.graph.job import OperatorFactory
 
 Function = KeyedFunction | type[KeyedFunction] | Callable[[Any, Any, KeyedContext], None]
 
@@ -32,6 +40,46 @@ def add_process(
     schema = declared_schema(returns, site)
     factory = partial(ProcessOperator, keyed_function, key, schema, schema_of(routes))
     return (Route(plan.add(Node(site, factory, schema, routes, parallelism, stateful=True))),)
+
+
+def add_reduce(
+    plan: Plan,
+    routes: Routes,
+    key: tuple[str, ...],
+    function: RowFunction | None,
+    aggregates: Mapping[str, Aggregate],
+    uid: str | None,
+    parallelism: int | None,
+) -> Routes:
+    site = checked_site("reduce" if function is None else called("reduce", function), uid, parallelism)
+    schema = schema_of(routes)
+    if isinstance(function, Aggregate):
+        raise site.error(f"an aggregate needs a name for its column: reduce(name={function})")
+    if function is None:
+        result = _aggregated(schema, key, aggregates, site)
+        factory: OperatorFactory = partial(ReduceOperator, key, dict(aggregates), schema)
+    elif aggregates:
+        raise site.error("takes either a function of two rows or named aggregates, not both: write two reduces")
+    elif not callable(function):
+        raise site.error(f"takes a function of two rows, not {type(function).__name__} {function!r}")
+    else:
+        result, factory = schema, partial(FoldOperator, function, key, schema)
+    return (Route(plan.add(Node(site, factory, result, routes, parallelism, stateful=True))),)
+
+
+def _aggregated(schema: pa.Schema, key: tuple[str, ...], aggregates: Mapping[str, Aggregate], site: Site) -> pa.Schema:
+    for name, aggregate in aggregates.items():
+        if not isinstance(aggregate, Aggregate):
+            raise site.error(
+                f"{name}={aggregate!r} is no aggregate: "
+                "use ps.count(), ps.sum(column), ps.min(column) or ps.max(column)"
+            )
+        if aggregate.column is not None and aggregate.column not in schema.names:
+            raise site.error(f"{aggregate}: {unknown_column(aggregate.column, schema.names)}")
+    try:
+        return reduced_schema(schema, key, aggregates)
+    except (ValueError, TypeError) as error:
+        raise site.error(str(error)) from None
 
 
 def _keyed_function(

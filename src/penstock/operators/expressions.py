@@ -1,9 +1,11 @@
 """filter, select and with_columns: Polars expressions over batches.
 
-Neighbouring expression operators of a chain arrive here as one list of steps and run as one lazy query. Expressions
-travel in Polars' own serialised form and are read when the operator opens, so that a worker imports Polars only when a
-pipeline uses it. A query of filters alone asks Polars for the mask only, from only the columns that it needs, and
-leaves the rows to Arrow: columns that the filters do not look at are never converted.
+Neighbouring expression operators of a chain arrive here as one list of steps, so that a batch becomes a Polars frame
+and an Arrow batch again only once. Each step runs eagerly and in this thread: on batches of a step's budget a lazy
+query's planning and Polars' own thread pool cost more than they gain. Expressions travel in Polars' own serialised form
+and are read when the operator opens, so that a worker imports Polars only when a pipeline uses it. Where all steps are
+filters, Polars makes the masks only, from only the columns that they look at, and Arrow takes the rows: no other column
+is ever converted.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from penstock.operators.base import Collector, Operator, OperatorContext
 from penstock.operators.conform import batches_of, frame_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import polars as pl
 
@@ -44,16 +46,11 @@ class Step:
         return [pl.Expr.deserialize(BytesIO(expression)) for expression in self.expressions]
 
 
-def query(steps: Sequence[Step]) -> Callable[[pl.LazyFrame], pl.LazyFrame]:
-    """The steps as one function of lazy frames."""
-    apply = [(step.kind.value, step.read()) for step in steps]
-
-    def run(frame: pl.LazyFrame) -> pl.LazyFrame:
-        for method, expressions in apply:
-            frame = getattr(frame, method)(*expressions)
-        return frame
-
-    return run
+_EAGER = {
+    StepKind.FILTER: "filter",
+    StepKind.SELECT: "select_seq",
+    StepKind.WITH_COLUMNS: "with_columns_seq",
+}
 
 
 class ExpressionOperator(Operator):
@@ -65,11 +62,14 @@ class ExpressionOperator(Operator):
         if self._only_filters:
             self._masks = [(list(step.columns), _all_of(step.read())) for step in self._steps]
         else:
-            self._query = query(self._steps)
+            self._calls = [(_EAGER[step.kind], step.read()) for step in self._steps]
 
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
         if not self._only_filters:
-            for result in batches_of(self._query(frame_of(batch).lazy()).collect(), self._schema):
+            frame = frame_of(batch)
+            for method, expressions in self._calls:
+                frame = getattr(frame, method)(*expressions)
+            for result in batches_of(frame, self._schema):
                 out.emit(result)
             return
         for columns, mask in self._masks:
@@ -86,7 +86,7 @@ def _all_of(predicates: Sequence[pl.Expr]) -> pl.Expr:
 
 
 def _filtered(batch: pa.RecordBatch, columns: list[str], mask: pl.Expr) -> pa.RecordBatch:
-    keep = frame_of(batch.select(columns)).select(mask).to_series()
+    keep = frame_of(batch.select(columns)).select_seq(mask).to_series()
     kept = keep.sum()
     if kept == batch.num_rows:
         return batch

@@ -24,14 +24,33 @@ _FRACTIONS = (float, np.floating, Decimal)
 
 def column_values(column: pa.Array) -> list[Any]:
     """The column as Python values. Nanoseconds are beyond `datetime`: such times are cut to microseconds."""
-    data_type = column.type
-    if column.null_count == 0 and (pa.types.is_integer(data_type) or pa.types.is_floating(data_type)):
+    types, data_type = pa.types, column.type
+    if column.null_count == 0 and (types.is_integer(data_type) or types.is_floating(data_type)):
         values: list[Any] = column.to_numpy().tolist()
         return values
-    if (pa.types.is_timestamp(data_type) or pa.types.is_duration(data_type)) and data_type.unit == "ns":
-        coarse = pa.timestamp("us", data_type.tz) if pa.types.is_timestamp(data_type) else pa.duration("us")
-        column = column.cast(coarse, safe=False)
-    values = column.to_pylist()
+    if types.is_timestamp(data_type) or types.is_duration(data_type) or types.is_date(data_type):
+        return _times(column)
+    return _listed(column)
+
+
+def _times(column: pa.Array) -> list[Any]:
+    """By way of NumPy, which is many times as fast as Arrow here; but it knows no time zones, and answers with a bare
+    number where Python's calendar ends and Arrow raises."""
+    data_type = column.type
+    if pa.types.is_date(data_type):
+        column = column.cast(pa.date32())
+    else:
+        zone = data_type.tz if pa.types.is_timestamp(data_type) else None
+        micros = pa.timestamp("us", zone) if pa.types.is_timestamp(data_type) else pa.duration("us")
+        column = column.cast(micros, safe=data_type.unit != "ns")
+        if zone is not None:
+            return _listed(column)
+    values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+    return _listed(column) if int in set(map(type, values)) else values
+
+
+def _listed(column: pa.Array) -> list[Any]:
+    values: list[Any] = column.to_pylist()
     return values
 
 

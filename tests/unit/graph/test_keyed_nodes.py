@@ -88,3 +88,48 @@ def plain(row, state, ctx) -> None:
 )
 def test_a_process_that_cannot_run_is_refused(write, message):
     assert message in refused(lambda: write(orders(ps.Pipeline("job")).key_by("user")))
+
+
+def test_reduce_gives_the_key_and_the_named_aggregates():
+    p = ps.Pipeline("job")
+    stream = orders(p).key_by("user").reduce(n=ps.count(), total=ps.sum("amount"), high=ps.max("amount"), uid="sums")
+    stream.sink(ps.sinks.Discard(), uid="out")
+    assert [(field.name, str(field.type)) for field in stream.schema] == [
+        ("user", "string"),
+        ("n", "int64"),
+        ("total", "int64"),
+        ("high", "int64"),
+    ]
+    spec = p.graph().chains[1].operators[0]
+    assert (spec.name, spec.stateful, spec.schema) == ("reduce", True, stream.schema)
+
+
+def test_reduce_with_a_function_of_two_rows_keeps_the_columns():
+    p = ps.Pipeline("job")
+
+    def larger(best, row):
+        return row if row.amount > best.amount else best
+
+    stream = orders(p).key_by("user").reduce(larger, uid="best")
+    stream.sink(ps.sinks.Discard(), uid="out")
+    assert stream.schema == orders(ps.Pipeline("other")).schema
+    assert p.graph().chains[1].operators[0].name == "reduce(larger)"
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda k: k.reduce(), "reduce needs at least one aggregate: reduce(n=ps.count()"),
+        (lambda k: k.reduce(total=ps.sum("amout")), "sum(amout): there is no column 'amout'; did you mean 'amount'?"),
+        (lambda k: k.reduce(total=ps.sum("user")), "a column of type string has no sum"),
+        (lambda k: k.reduce(user=ps.count()), "the aggregate 'user' has the name of a key column"),
+        (lambda k: k.reduce(total="amount"), "total='amount' is no aggregate: use ps.count(), ps.sum(column)"),
+        (lambda k: k.reduce(ps.count()), "an aggregate needs a name for its column: reduce(name=count())"),
+        (lambda k: k.reduce("amount"), "takes a function of two rows, not str 'amount'"),
+        (lambda k: k.reduce(plain, n=ps.count()), "either a function of two rows or named aggregates, not both"),
+    ],
+)
+def test_a_reduce_that_cannot_run_is_refused(write, message):
+    text = refused(lambda: write(orders(ps.Pipeline("job")).key_by("user")))
+    assert text.startswith("reduce")
+    assert message in text

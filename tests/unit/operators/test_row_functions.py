@@ -69,6 +69,25 @@ def test_nanoseconds_are_cut_to_what_datetime_can_hold():
     assert second == {"ts": None, "d": None}
 
 
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (pa.array([dt.date(2024, 5, 6), None], pa.date64()), [dt.date(2024, 5, 6), None]),
+        (pa.array([5, None], pa.timestamp("s")), [dt.datetime(1970, 1, 1, 0, 0, 5), None]),
+        (pa.array([5, None], pa.duration("s")), [dt.timedelta(seconds=5), None]),
+    ],
+    ids=lambda value: str(getattr(value, "type", "")),
+)
+def test_times_of_any_unit_become_python_times(column, values):
+    assert [row["t"] for row in rows_of(pa.record_batch({"t": column}))] == values
+
+
+@pytest.mark.parametrize("unit", ["s", "us"])
+def test_a_time_beyond_the_calendar_is_an_error_and_not_a_number(unit):
+    with pytest.raises((OverflowError, ValueError)):
+        list(rows_of(pa.record_batch({"t": pa.array([2**62], pa.timestamp(unit))})))
+
+
 def test_map_gives_one_row_for_each():
     double = MapOperator(lambda row: {"total": row["amount"] * 2, "user": row["user"]}, TOTALS)
     assert emitted(double) == [{"user": "ann", "total": 2}, {"user": "bob", "total": 4}, {"user": "eve", "total": 6}]
