@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from collections.abc import Callable
 
 import pytest
 from tests.unit.store.samples import JOB, SUBTASKS, expected, paths, read_all, record_of, take, write_data
@@ -13,7 +14,7 @@ from penstock.core.record import SubtaskRecord
 from penstock.core.store import HISTORY
 from penstock.simulation.files import MemoryFiles
 from penstock.store import layout
-from penstock.store.checkpoints import CheckpointStore, Fenced, NotComplete
+from penstock.store.checkpoints import CheckpointStore, Claim, Fenced, NotComplete
 from penstock.store.errors import CorruptCheckpoint, OtherJob
 
 
@@ -87,9 +88,11 @@ def test_a_named_checkpoint_that_never_completed_is_refused_with_the_alternative
 def test_a_directory_of_another_job_is_refused(files: MemoryFiles) -> None:
     take(owned(files), files, 1, 1)
     before = paths(files)
-    for use in (lambda store: store.claim(), lambda store: store.load(), lambda store: store.completed()):
+    other = CheckpointStore(files, "payments")
+    uses: list[Callable[[], object]] = [other.claim, other.load, other.completed]
+    for use in uses:
         with pytest.raises(OtherJob, match=r"belongs to job 'orders', this is job 'payments'"):
-            use(CheckpointStore(files, "payments"))
+            use()
     assert paths(files) == before
 
 
@@ -158,33 +161,38 @@ def test_a_driver_that_slept_past_the_cleaned_history_is_fenced_too(files: Memor
     assert not new.is_complete(CheckpointId(500))
 
 
+def claim_before_the_next_create(files: MemoryFiles) -> list[Claim]:
+    """Lets another driver claim just before the next conditional create; its claim will be in the list."""
+    claims: list[Claim] = []
+
+    def overtake(operation: str, path: str) -> None:
+        if operation == "create":
+            files.before = lambda operation, path: None
+            claims.append(CheckpointStore(files, JOB).claim())
+
+    files.before = overtake
+    return claims
+
+
 def test_of_two_drivers_that_claim_at_once_both_get_a_generation_of_their_own(files: MemoryFiles) -> None:
-    claims = []
-
-    def second_claims_first(operation: str, path: str) -> None:
-        if operation == "create" and path == layout.log_path(1) and not claims:
-            claims.append(None)
-            claims[0] = CheckpointStore(files, JOB).claim()
-
-    files.before = second_claims_first
+    owned(files)
+    others = claim_before_the_next_create(files)
     first = CheckpointStore(files, JOB).claim()
-    assert claims[0] is not None
-    assert sorted([first.generation, claims[0].generation]) == [1, 2]
+    assert (others[0].generation, first.generation) == (2, 3)
+
+
+def test_two_drivers_may_meet_in_an_empty_directory(files: MemoryFiles) -> None:
+    others = claim_before_the_next_create(files)
+    first = CheckpointStore(files, JOB).claim()
+    assert (others[0].generation, first.generation) == (1, 2)
 
 
 def test_a_completion_that_loses_the_race_against_a_claim_is_fenced(files: MemoryFiles) -> None:
     old = owned(files)
-    claimed = []
-
-    def claim_in_between(operation: str, path: str) -> None:
-        if operation == "create" and not claimed:
-            claimed.append(True)
-            claimed[0] = CheckpointStore(files, JOB).claim()
-
-    files.before = claim_in_between
+    others = claim_before_the_next_create(files)
     with pytest.raises(Fenced):
         take(old, files, 1, 1)
-    assert claimed[0].newest is None
+    assert others[0].newest is None
 
 
 def test_a_record_of_another_generation_is_refused(files: MemoryFiles) -> None:

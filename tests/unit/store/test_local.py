@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +20,7 @@ from tests.unit.store.samples import JOB, expected, read_all, take
 from penstock.core.handles import PartKind
 from penstock.core.ids import Uid
 from penstock.state.parts import CapturedPart
-from penstock.store.checkpoints import CheckpointStore
+from penstock.store.checkpoints import CheckpointStore, Fenced
 from penstock.store.local import STALE_AFTER, LocalFiles
 from penstock.store.parts import write_parts
 
@@ -48,6 +50,37 @@ def test_cleaned_checkpoints_leave_no_empty_directories(files: LocalFiles, tmp_p
         take(store, files, number, 1)
     store.clean()
     assert [path.name for path in (tmp_path / "job" / "checkpoints").iterdir()] == ["2"]
+
+
+def test_drivers_that_race_for_a_real_directory_leave_one_consistent_history(files: LocalFiles) -> None:
+    """Four drivers claim again and again and complete as long as they may; every completion that was confirmed and is
+    still retained can be restored, and the log is without holes and rising."""
+    start = threading.Barrier(4)
+    confirmed: list[int] = []
+
+    def drive() -> None:
+        start.wait()
+        for _ in range(3):
+            store = CheckpointStore(files, JOB, keep=100)
+            try:
+                claim = store.claim()
+                for number in range(claim.next_id, claim.next_id + 2):
+                    take(store, files, number, claim.generation)
+                    confirmed.append(number)
+            except Fenced:
+                continue
+
+    with ThreadPoolExecutor(4) as pool:
+        for driver in [pool.submit(drive) for _ in range(4)]:
+            driver.result()
+    store = CheckpointStore(files, JOB, keep=100)
+    store.claim()
+    assert confirmed, "the last one to claim is disturbed by nobody"
+    assert len(set(confirmed)) == len(confirmed)
+    assert set(confirmed) <= set(store.completed())
+    store.clean()
+    for checkpoint in store.completed():
+        assert read_all(files, store.load(checkpoint)) == expected(checkpoint)
 
 
 def test_what_a_killed_writer_left_behind_is_invisible_and_goes_after_an_hour(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -52,7 +54,7 @@ def test_buffers_of_numpy_and_arrow_are_written_as_their_bytes() -> None:
 @given(st.lists(st.lists(st.binary(max_size=40), max_size=4), max_size=5))
 def test_every_part_comes_back_as_it_was(contents: list[list[bytes]]) -> None:
     files = MemoryFiles()
-    parts = [CapturedPart(f"{n}", PartKind.LIST, lambda chunks=chunks: chunks) for n, chunks in enumerate(contents)]
+    parts = [CapturedPart(f"{n}", PartKind.LIST, partial(list, chunks)) for n, chunks in enumerate(contents)]
     handles = write_parts(files, PATH, {Uid("total"): parts[:2], Uid("out"): parts[2:]})
     assert [bytes(reader(files, DIRECTORY, handle)()) for handle in handles] == [b"".join(c) for c in contents]
 
