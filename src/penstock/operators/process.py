@@ -13,7 +13,7 @@ out of order. What the operator knows of event time is part of its snapshot.
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -72,6 +72,8 @@ class ProcessOperator(Operator):
         self._states = bind_states(self._function)
         for state in self._states:
             self._backend.add(state)
+        self._load = _all_of([state.load for state in self._states])
+        self._store = _all_of([state.store for state in self._states])
         self._context = KeyedContext(context, self._columns, self._timers)
         self._restore(context)
         self._function.open(self._context)
@@ -107,16 +109,14 @@ class ProcessOperator(Operator):
 
     def _process_single_rows(self, keys: Sequence[Hashable], rows: Sequence[Row]) -> None:
         """Every key occurs once."""
-        states, context, process = self._states, self._context, self._function.process
+        load, store, context, process = self._load, self._store, self._context, self._function.process
         row: Row | None = None
         try:
             for key, row in zip(keys, rows, strict=True):
                 context._raw_key = key
-                for state in states:
-                    state.load(key)
+                load(key)
                 process(row, context)
-                for state in states:
-                    state.store(key)
+                store(key)
         except Exception as error:
             error.add_note(f"The function was called with {row!r}")
             raise
@@ -129,17 +129,15 @@ class ProcessOperator(Operator):
                 groups[key] = [row]
             else:
                 group.append(row)
-        states, context, process = self._states, self._context, self._function.process
+        load, store, context, process = self._load, self._store, self._context, self._function.process
         current: Row | None = None
         try:
             for key, group in groups.items():
                 context._raw_key = key
-                for state in states:
-                    state.load(key)
+                load(key)
                 for current in group:
                     process(current, context)
-                for state in states:
-                    state.store(key)
+                store(key)
         except Exception as error:
             error.add_note(f"The function was called with {current!r}")
             raise
@@ -193,17 +191,15 @@ class ProcessOperator(Operator):
             left -= len(due)
 
     def _fire(self, due: Sequence[tuple[int, Hashable]], kind: TimerKind) -> None:
-        states, context = self._states, self._context
+        load, store, context = self._load, self._store, self._context
         timer: Timer | None = None
         try:
             for time, key in due:
                 context._raw_key = key
-                for state in states:
-                    state.load(key)
+                load(key)
                 timer = Timer(context.key, time, kind)
                 self._function.on_timer(timer, context)
-                for state in states:
-                    state.store(key)
+                store(key)
         except Exception as error:
             error.add_note(f"The function was called with {timer!r}")
             raise
@@ -214,6 +210,18 @@ class ProcessOperator(Operator):
         parts = [*self._backend.capture(), self._timers.capture()]
         parts.append(CapturedPart(_TIME_PART, PartKind.UNION, lambda: (time,)))
         return OperatorSnapshot(parts)
+
+
+def _all_of(calls: Sequence[Callable[[Hashable], None]]) -> Callable[[Hashable], None]:
+    """One call for all of them; that of most functions, which have one state, costs nothing extra."""
+    if len(calls) == 1:
+        return calls[0]
+
+    def call_all(key: Hashable) -> None:
+        for call in calls:
+            call(key)
+
+    return call_all
 
 
 def _restored_watermark(parts: dict[int, RestoredPart], context: OperatorContext) -> int:

@@ -3,10 +3,11 @@
 Theory of operation. The map is a stack of dicts: one live layer on top, frozen ones below; a lookup goes down until it
 finds the key, and a removal leaves a mark. Taking a picture freezes the live layer and starts a new one: nothing is
 copied, and what the picture refers to never changes again. Once nobody holds a picture any more (a weak reference
-tells), the layers are merged, at the cost of the keys that changed meanwhile, and the map is one plain dict again.
+tells), the layers are merged, a portion of the keys that changed meanwhile at a time, and the map is one plain dict
+again.
 
 Values that can change in place need one more rule: what a frozen layer holds belongs to the picture, so a lookup that
-finds a value there copies it to the live layer first (`copy`). Values in the live layer belong to the map alone.
+finds a value there copies it to the live layer first (`copy`). All other values belong to the map alone.
 
 A picture may be read from another thread while the map goes on: it touches frozen layers only.
 """
@@ -22,6 +23,9 @@ REMOVED: Final = object()
 
 MAX_FROZEN: Final = 4
 """Pictures held for long must not make lookups slow: more frozen layers than this are merged into a new one."""
+
+MERGED_AT_ONCE: Final = 20_000
+"""How many entries are merged in one step; more than a batch usually changes, so that merging comes to an end."""
 
 
 class Picture:
@@ -68,7 +72,7 @@ class LayeredMap:
                 continue
             if value is REMOVED:
                 return default
-            if self.copy is not None:
+            if self.copy is not None and self._pictures:
                 value = self.live[key] = self.copy(value)
             return value
         return default
@@ -107,16 +111,23 @@ class LayeredMap:
         return picture
 
     def settle(self) -> None:
-        """Merges the layers if no picture needs them apart. To be called now and then; cheap if there is nothing."""
-        if not self._frozen:
+        """Merges layers that no picture needs apart, a portion at a time. To be called between batches."""
+        if not self._frozen or self._is_pictured():
             return
-        self._pictures = [picture for picture in self._pictures if picture() is not None]
+        bottom, left = self._frozen[0], MERGED_AT_ONCE
+        while len(self._frozen) > 1:
+            left = _move(self._frozen[1], bottom, left)
+            if self._frozen[1]:
+                return
+            del self._frozen[1]
+        _move(self.live, bottom, left)
+        if not self.live:
+            self.live, self._frozen = bottom, []
+
+    def _is_pictured(self) -> bool:
         if self._pictures:
-            return
-        bottom, *changes = self._frozen
-        for layer in (*changes, self.live):
-            _apply(bottom, layer)
-        self.live, self._frozen = bottom, []
+            self._pictures = [picture for picture in self._pictures if picture() is not None]
+        return bool(self._pictures)
 
 
 def merged(layers: tuple[dict[Hashable, Any], ...]) -> Mapping[Hashable, Any]:
@@ -134,3 +145,16 @@ def _apply(base: dict[Hashable, Any], changes: dict[Hashable, Any]) -> None:
     base.update(changes)
     for key in [key for key, value in changes.items() if value is REMOVED]:
         del base[key]
+
+
+def _move(changes: dict[Hashable, Any], base: dict[Hashable, Any], limit: int) -> int:
+    """Moves at most so many entries of a layer to the one below; returns how many more there could have been."""
+    moved = min(limit, len(changes))
+    take = changes.popitem
+    for _ in range(moved):
+        key, value = take()
+        if value is REMOVED:
+            base.pop(key, None)
+        else:
+            base[key] = value
+    return limit - moved

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.state import layers
 from penstock.state.layers import MAX_FROZEN, LayeredMap, Picture
 
 Step = tuple[str, int, int]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_portions() -> Iterator[None]:
+    """Merging takes several calls, so that everything else also happens in the middle of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layers, "MERGED_AT_ONCE", 2)
+        yield
+
 
 STEPS = st.lists(
     st.tuples(
@@ -104,6 +114,23 @@ def test_pictures_that_are_never_dropped_do_not_pile_up_layers() -> None:
         held.append(under_test.picture())
     assert len(under_test._frozen) <= MAX_FROZEN
     assert [len(picture.items()) for picture in held] == list(range(1, 21))
+
+
+def test_merging_goes_on_a_portion_at_a_time_and_loses_nothing_that_is_written_meanwhile() -> None:
+    under_test = LayeredMap()
+    under_test.set("kept", 0)
+    picture = under_test.picture()
+    for number in range(5):
+        under_test.set(number, number)
+    del picture
+    under_test.settle()
+    assert not under_test.is_plain
+    under_test.set("new", 1)
+    under_test.remove("kept")
+    for _ in range(4):
+        under_test.settle()
+    assert under_test.is_plain
+    assert under_test.live == {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, "new": 1}
 
 
 @pytest.mark.parametrize("frozen_first", [False, True])
