@@ -73,13 +73,15 @@ class Slicer:
         self.rows = min(FIRST_SLICE, limit)
 
     def observe(self, rows: int, seconds: float) -> None:
-        if rows < FIRST_SLICE and seconds * 4 <= self._budget:
-            return  # so few rows mostly show what a call costs, not what a row does
+        if rows <= 0:
+            return
         cost = seconds / rows
-        if self._cost is None or cost >= self._cost:
+        if self._cost is None:
             self._cost = cost
-        else:
+        elif cost < self._cost:
             self._cost += _COST_FALLS * (cost - self._cost)
+        elif rows >= FIRST_SLICE or seconds * 4 > self._budget:
+            self._cost = cost  # fewer rows in less time mostly show what a call costs, not what a row does
         fits = self._limit if self._cost * self._limit <= self._budget else int(self._budget / self._cost)
         self.rows = max(1, min(fits, max(self.rows, 2 * rows), self._limit))
 

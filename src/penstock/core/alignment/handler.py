@@ -14,8 +14,8 @@ mode. This module keeps the rounds of different checkpoints apart:
     superseded only by the snapshot.
   * An id is *answered* once this subtask took its snapshot, declined it or was told that it is aborted. Nothing of
     an answered id is acted on again; so an abort notice that overtakes its barrier is remembered, and a second
-    trigger does nothing. A barrier of an id that is older than the newest snapshot and was never answered is late:
-    declined, once.
+    trigger does nothing. A barrier of an id that is older than one that has started, and was never answered, is
+    late: declined, once.
 
     announced --> open --+--> snapshot --> (recording) --> done
                          +--> superseded by a newer id        --> declined
@@ -70,7 +70,7 @@ class BarrierHandler:
         self._channels = Channels.of(channels)
         self._open: dict[CheckpointId, Round] = {}
         self._answered: set[CheckpointId] = set()
-        self._newest_taken = CheckpointId(-1)
+        self._newest_started = CheckpointId(-1)
         self._paused_for: CheckpointId | None = None
         self._story: deque[tuple[float, Event, Instructions]] = deque(maxlen=STORY_LENGTH)
 
@@ -121,7 +121,7 @@ class BarrierHandler:
             case Aborted(checkpoint):
                 return self._abort(checkpoint)
             case Completed(checkpoint):
-                return self._resume(checkpoint)
+                return self._complete(checkpoint)
 
     def _round_of(self, barrier: Barrier, now: float) -> tuple[Round | None, Instructions]:
         """The round that a sign belongs to; None for a sign that is too late, with what to say about it."""
@@ -129,7 +129,7 @@ class BarrierHandler:
         known = self._open.get(checkpoint)
         if known is not None or checkpoint in self._answered:
             return known, []
-        if checkpoint < self._newest_taken:
+        if checkpoint < self._newest_started:
             self._answer(checkpoint)
             return None, [Superseded(checkpoint)]
         fresh = ROUNDS[barrier.mode](barrier, self._channels, now)
@@ -149,13 +149,12 @@ class BarrierHandler:
         checkpoint = round.barrier.checkpoint
         before: Instructions = []
         if any(isinstance(instruction, Hold | Snapshot) for instruction in answer):
+            self._newest_started = checkpoint
             for older in [id for id in self._open if id < checkpoint]:
                 before += self._drop(older)
                 before.append(Superseded(older))
         for instruction in answer:
-            if isinstance(instruction, Snapshot):
-                self._newest_taken = checkpoint
-            elif isinstance(instruction, PauseSource):
+            if isinstance(instruction, PauseSource):
                 self._paused_for = checkpoint
         if round.done:
             self._answer(checkpoint)
@@ -168,11 +167,13 @@ class BarrierHandler:
         return [Release(round.held)] if round is not None and round.held else []
 
     def _abort(self, checkpoint: CheckpointId) -> Instructions:
-        return self._drop(checkpoint) + self._resume(checkpoint)
+        return self._drop(checkpoint) + (self._resume() if checkpoint == self._paused_for else [])
 
-    def _resume(self, checkpoint: CheckpointId) -> Instructions:
-        if self._paused_for is None or checkpoint < self._paused_for:
-            return []
+    def _complete(self, checkpoint: CheckpointId) -> Instructions:
+        return self._resume() if self._paused_for is not None and checkpoint >= self._paused_for else []
+
+    def _resume(self) -> Instructions:
+        assert self._paused_for is not None
         paused_for, self._paused_for = self._paused_for, None
         return [ResumeSource(paused_for)]
 
@@ -199,7 +200,7 @@ class BarrierHandler:
                 r.reached.keys() | channels.ended >= channels.all.keys() and r.reached and not r.taken
                 for r in self._open.values()
             ),
-            "nothing older than the newest snapshot is open": all(id >= self._newest_taken for id in self._open),
+            "nothing older than what has started is open": all(id >= self._newest_started for id in self._open),
         }
         broken = [fact for fact, holds in facts.items() if not holds]
         assert not broken, f"barrier handler: broken: {'; '.join(broken)}\n{self.story()}"
