@@ -244,8 +244,8 @@ def test_a_job_is_finished_only_when_its_output_is_committed():
 
 
 def test_losses_and_failures_after_all_finished_do_not_matter():
-    drive = Drive().running().event("all_finished").lost("a").failed()
-    assert drive.did == [] and drive.job.state is JobState.COMMITTING
+    drive = Drive().running().event("all_finished")
+    assert drive.lost("a").did == [] and drive.failed().did == [] and drive.job.state is JobState.COMMITTING
 
 
 def test_a_job_with_nothing_left_to_run_needs_no_workers():
