@@ -59,7 +59,7 @@ class JobDriver:
         self._over = False
         self._outcome: JobOutcome | None = None
         self._closed = threading.Event()
-        self._pids: dict[WorkerId, int] = {}
+        self._workers: dict[WorkerId, Register] = {}
         self.registrations = 0
         """How many workers have ever come."""
         self._pool = Pool("master background", _BACKGROUND_THREADS)
@@ -103,13 +103,13 @@ class JobDriver:
         self.post(put_it)
         return answer.result()
 
-    def pids(self) -> Mapping[WorkerId, int]:
-        """The processes of the workers that are connected."""
-        return dict(self._pids)
+    def workers(self) -> Mapping[WorkerId, Register]:
+        """The workers that are connected, as they registered."""
+        return dict(self._workers)
 
     # ---- events of the control server, on its threads ----
     def registered(self, worker: WorkerId, message: Register) -> None:
-        self._pids[worker] = message.pid
+        self._workers[worker] = message
         self.registrations += 1
         self.post(lambda master: master.registered(worker, message))
 
@@ -117,7 +117,7 @@ class JobDriver:
         self.post(lambda master: master.received(worker, message))
 
     def lost(self, worker: WorkerId, reason: str) -> None:
-        self._pids.pop(worker, None)
+        self._workers.pop(worker, None)
         self.post(lambda master: master.lost(worker, reason))
 
     # ---- ports of the master, on its thread ----
@@ -137,7 +137,7 @@ class JobDriver:
 
     def disconnect(self, worker: WorkerId, reason: str) -> None:
         _LOG.warning("worker %s is dismissed: %s", worker, reason)
-        self._pids.pop(worker, None)
+        self._workers.pop(worker, None)
         self._server.disconnect(worker)
 
     def need_workers(self, count: int) -> None:

@@ -130,7 +130,7 @@ class Job:
 
     def workers(self) -> dict[WorkerId, int]:
         """The living workers and their process ids."""
-        return dict(self._driver.pids())
+        return {worker: registered.pid for worker, registered in self._driver.workers().items()}
 
     def _tidy_up(self) -> None:
         self._driver.wait()

@@ -47,7 +47,8 @@ def embedded_session(slots: int) -> SparkSession:
     for key, value in _embedded_settings(scratch).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    # What goes wrong reaches the user as an exception; a lost task would only add a page of Java.
+    session.sparkContext.setLogLevel("FATAL")
     return session
 
 

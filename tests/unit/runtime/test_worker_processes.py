@@ -1,0 +1,187 @@
+"""Whole jobs on real processes: they finish, survive SIGKILL and stuck functions, and tell what went wrong."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.processes import Commits, ProcessJob, wait_until
+
+import penstock as ps
+from penstock.core.lifecycle import JobState
+from penstock.core.restarts import NoRestart
+from penstock.core.settings import RuntimeSettings
+from penstock.runtime.network.handshake import HandshakeError
+from penstock.runtime.worker import STUCK_EXIT, run_worker
+
+ROWS = 4_000
+RATE = 4_000
+
+
+class Running:
+    """A job of two workers that moves numbers through an exchange into a `Collect`."""
+
+    def __init__(self, directory: Path | None, count: int | None = ROWS, rate: float | None = RATE, **options: Any):
+        self.commits = Commits()
+        self.collected = ps.sinks.Collect(on_commit=self.commits)
+        pipeline = ps.Pipeline("numbers", parallelism=2, spares=options.get("spares", 0))
+        numbers = pipeline.source(ps.sources.Generator(count, {"n": lambda i: i}, rate=rate), uid="numbers")
+        numbers.rebalance().sink(self.collected, uid="out")
+        runtime = RuntimeSettings(spares=options.pop("spares", 0), **options.pop("runtime", {}))
+        self.job = ProcessJob(pipeline, directory, runtime=runtime, **options).start()
+
+    def numbers(self) -> list[int]:
+        return sorted(self.collected.result()["n"].to_pylist())
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Any]:
+    made: list[ProcessJob] = []
+
+    def start(**options: Any) -> Running:
+        running = Running(tmp_path / "checkpoints", **options)
+        made.append(running.job)
+        return running
+
+    yield start
+    for job in made:
+        job.close()
+
+
+def test_a_job_runs_to_its_end_and_leaves_no_thread_in_its_workers(run: Any) -> None:
+    running = run(rate=None)
+    running.job.wait()
+    assert running.numbers() == list(range(ROWS))
+    assert [running.job.exits.get() for _ in range(2)] == [0, 0]
+
+
+def test_a_job_without_checkpoints_runs_to_its_end(tmp_path: Path) -> None:
+    running = Running(None, rate=None)
+    running.job.wait()
+    assert running.numbers() == list(range(ROWS))
+
+
+def test_a_killed_worker_is_replaced_and_nothing_is_lost_or_doubled(run: Any) -> None:
+    running = run()
+    running.commits.wait_for(100)
+    survivor, victim = running.job.pid_of(0), running.job.kill(1)
+    wait_until(lambda: running.job.status().restarts == 1 and running.job.status().state is JobState.RUNNING)
+    assert running.job.pid_of(0) == survivor
+    assert running.job.pid_of(1) != victim
+    running.job.wait()
+    assert running.numbers() == list(range(ROWS))
+
+
+def test_a_spare_takes_over_from_a_killed_worker(run: Any) -> None:
+    running = run(spares=1)
+    running.commits.wait_for(100)
+    wait_until(lambda: len(running.job.pids()) == 3)
+    before = set(running.job.pids().values())
+    running.job.kill(0)
+    wait_until(lambda: running.job.status().restarts == 1 and running.job.status().state is JobState.RUNNING)
+    assert running.job.pid_of(0) in before
+    running.job.wait()
+    assert running.numbers() == list(range(ROWS))
+
+
+def test_all_workers_killed_at_once_are_replaced(run: Any) -> None:
+    running = run()
+    running.commits.wait_for(100)
+    for pid in running.job.pids().values():
+        os.kill(pid, signal.SIGKILL)
+    running.job.wait()
+    assert running.numbers() == list(range(ROWS))
+
+
+def test_a_frozen_worker_is_lost_after_the_heartbeat_timeout(run: Any) -> None:
+    running = run(runtime={"heartbeat_every": 0.1, "heartbeat_timeout": 1.0})
+    running.commits.wait_for(100)
+    frozen = running.job.pid_of(1)
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        wait_until(lambda: frozen not in running.job.pids().values())
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    running.job.wait()
+    assert running.numbers() == list(range(ROWS))
+
+
+def test_draining_commits_everything_that_was_read(run: Any) -> None:
+    running = run(count=None)
+    running.commits.wait_for(100)
+    running.job.drain()
+    running.job.wait()
+    numbers = running.numbers()
+    assert len(numbers) >= 100
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_a_function_that_raises_fails_the_job_with_operator_row_and_traceback(tmp_path: Path) -> None:
+    def halve(row: dict[str, Any]) -> dict[str, Any]:
+        if row["n"] == 7:
+            raise ValueError("seven cannot be halved")
+        return {"n": row["n"] // 2}
+
+    pipeline = ps.Pipeline("raises", parallelism=2)
+    numbers = pipeline.source(ps.sources.Generator(100, {"n": lambda i: i}), uid="numbers")
+    numbers.map(halve, returns={"n": int}, uid="halve").sink(ps.sinks.Discard(), uid="out")
+    outcome = ProcessJob(pipeline, tmp_path, restarts=NoRestart()).start().wait(JobState.FAILED)
+    assert outcome.error is not None
+    assert outcome.error.uid == "halve"
+    assert "seven cannot be halved" in outcome.error.message
+    assert "in halve" in outcome.error.traceback
+    assert "n" in outcome.error.sample_row
+
+
+def test_a_function_that_does_not_return_ends_its_process_and_the_job_goes_on(tmp_path: Path) -> None:
+    stuck = tmp_path / "stuck"
+
+    def stick(row: dict[str, Any]) -> dict[str, Any]:
+        if row["n"] == 500 and not stuck.exists():
+            stuck.write_text(f"{os.getpid()} ")
+            time.sleep(3600)
+        return row
+
+    collected = ps.sinks.Collect()
+    pipeline = ps.Pipeline("sticks", parallelism=2)
+    numbers = pipeline.source(ps.sources.Generator(1000, {"n": lambda i: i}), uid="numbers")
+    numbers.rebalance().map(stick, returns={"n": int}, uid="stick").sink(collected, uid="out")
+    job = ProcessJob(pipeline, tmp_path / "checkpoints", runtime=RuntimeSettings(cancel_grace=0.2)).start()
+    wait_until(lambda: stuck.exists() and stuck.read_text().endswith(" "))
+    healthy = next(slot for slot in (0, 1) if job.pid_of(slot) != int(stuck.read_text()))
+    job.kill(healthy)
+    job.wait()
+    assert {job.exits.get() for _ in range(4)} == {STUCK_EXIT, -signal.SIGKILL, 0}
+    assert sorted(collected.result()["n"].to_pylist()) == list(range(1000))
+
+
+def test_a_worker_with_another_secret_is_turned_away_and_the_job_goes_on(run: Any) -> None:
+    running = run()
+    running.commits.wait_for(100)
+    stranger = replace(running.job.config, secret=secrets.token_bytes(32))
+    with pytest.raises(HandshakeError, match="is the secret right"):
+        run_worker(stranger, lambda: pytest.fail("a stranger must not get as far as the graph"))
+    running.job.wait()
+    assert running.numbers() == list(range(ROWS))
+    assert running.job.status().restarts == 0
+
+
+def test_strangers_at_every_port_of_the_job_do_not_disturb_it(run: Any) -> None:
+    running = run()
+    running.commits.wait_for(100)
+    ports = [running.job.config.master_port, *running.job.data_ports()]
+    for port in ports:
+        for says in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(4096)):
+            with socket.create_connection(("127.0.0.1", port), 10) as stranger:
+                stranger.sendall(says)
+    running.job.wait()
+    assert running.numbers() == list(range(ROWS))
+    assert running.job.status().restarts == 0
