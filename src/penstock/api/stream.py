@@ -14,7 +14,6 @@ from penstock.graph import nodes
 from penstock.graph.job import Partitioning
 from penstock.graph.plan import Plan
 from penstock.graph.schemas import Returns
-from penstock.operators.expressions import StepKind
 
 if TYPE_CHECKING:
     import polars as pl
@@ -45,7 +44,7 @@ class Stream:
     def filter(self, *predicates: Any, uid: str | None = None, parallelism: int | None = None, **equal: Any) -> Stream:
         """Keeps the rows for which all predicates (Polars expressions) hold: `filter(pl.col("amount") > 100,
         country="fr")`."""
-        return self._expressions(StepKind.FILTER, predicates, equal, uid, parallelism)
+        return self._expressions("filter", predicates, equal, uid, parallelism)
 
     def select(self, *columns: Any, uid: str | None = None, parallelism: int | None = None, **named: Any) -> Stream:
         """Exactly these columns: names or Polars expressions, `select("user", total=pl.col("price") *
@@ -53,13 +52,13 @@ class Stream:
 
         A column that is itself to be called `uid` or `parallelism` is written with `.alias("uid")`.
         """
-        return self._expressions(StepKind.SELECT, columns, named, uid, parallelism)
+        return self._expressions("select", columns, named, uid, parallelism)
 
     def with_columns(
         self, *columns: Any, uid: str | None = None, parallelism: int | None = None, **named: Any
     ) -> Stream:
         """Adds or replaces columns, as `select` computes them."""
-        return self._expressions(StepKind.WITH_COLUMNS, columns, named, uid, parallelism)
+        return self._expressions("with_columns", columns, named, uid, parallelism)
 
     def map_batches(
         self,
@@ -134,7 +133,7 @@ class Stream:
 
     def _expressions(
         self,
-        kind: StepKind,
+        kind: nodes.ExpressionKind,
         positional: tuple[Any, ...],
         named: dict[str, Any],
         uid: str | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.connectors.base import Sink, Source
 
 Routes = tuple[Route, ...]
+ExpressionKind = Literal["filter", "select", "with_columns"]
 
 
 def site_of(name: str, uid: str | None = None) -> Site:
@@ -78,7 +79,7 @@ def add_sink(plan: Plan, routes: Routes, sink: Sink, uid: str | None, parallelis
 def add_expressions(
     plan: Plan,
     routes: Routes,
-    kind: StepKind,
+    kind: ExpressionKind,
     positional: Sequence[Any],
     named: Mapping[str, Any],
     uid: str | None,
@@ -86,8 +87,8 @@ def add_expressions(
 ) -> Routes:
     from penstock.graph.expressions import step_of  # a pipeline without expressions never loads Polars
 
-    site = checked_site(kind.value, uid, parallelism)
-    step, schema = step_of(kind, positional, named, schema_of(routes), site)
+    site = checked_site(kind, uid, parallelism)
+    step, schema = step_of(StepKind(kind), positional, named, schema_of(routes), site)
     factory = partial(ExpressionOperator, (step,), schema)
     return (Route(plan.add(Node(site, factory, schema, routes, parallelism, steps=(step,)))),)
 
