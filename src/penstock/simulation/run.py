@@ -6,7 +6,7 @@ import logging
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -91,16 +91,22 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def verify(seeds: Iterable[int], processes: int = 2) -> Summary:
-    """Runs all seeds, in several processes, and adds up what they went through."""
+def verify(seeds: Iterable[int], processes: int = 2, each: Callable[[Outcome], None] = lambda outcome: None) -> Summary:
+    """Runs all seeds, in several processes, and adds up what they went through. `each` hears of every seed in turn."""
     began = time.perf_counter()
-    chosen = list(seeds)
-    if processes > 1 and len(chosen) > 1:
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-            outcomes = list(pool.map(_simulate_guarded, chosen, chunksize=max(1, min(50, len(chosen) // 20))))
-    else:
-        outcomes = [_simulate_guarded(seed) for seed in chosen]
+    outcomes = []
+    for outcome in _outcomes(list(seeds), processes):
+        each(outcome)
+        outcomes.append(outcome)
     return _sum_up(outcomes, time.perf_counter() - began)
+
+
+def _outcomes(seeds: list[int], processes: int) -> Iterator[Outcome]:
+    if processes > 1 and len(seeds) > 1:
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            yield from pool.map(_simulate_guarded, seeds, chunksize=max(1, min(50, len(seeds) // 20)))
+    else:
+        yield from map(_simulate_guarded, seeds)
 
 
 def _simulate_guarded(seed: int) -> Outcome:

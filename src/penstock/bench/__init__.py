@@ -1,0 +1,1 @@
+"""`penstock bench`: what this machine reaches, measured by running real jobs on real Spark."""
