@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.core.barrier import Mode, Purpose
 from penstock.core.causes import Cause
@@ -109,6 +109,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def at(self) -> Moment:
         return Moment(self.now, 0)
 
+    @initialize()
+    def begin(self) -> None:
+        self.start()
+
     @precondition(lambda self: not self.on and self.writing is None)
     @rule()
     def start(self) -> None:
@@ -116,14 +120,16 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.do(self.coordinator.attempt_started(self.at(), self.attempt))
 
     @precondition(lambda self: self.on)
-    @rule()
-    def fail(self) -> None:
+    @rule(really=st.sampled_from([False, False, False, True]))
+    def fail(self, really: bool) -> None:
+        if not really:
+            return
         instructions = self.coordinator.attempt_ended(self.at(), self.attempt, Cause.JOB_FAILED, "boom")
         self.on = False
         self.do(instructions)
         self.attempt = Attempt(self.attempt + 1)
 
-    @rule(seconds=st.sampled_from([0.1, 5.0, 30.0]))
+    @rule(seconds=st.sampled_from([0.1, 5.0, 5.0, 30.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
         self.do(self.coordinator.tick(self.at()))
@@ -144,6 +150,12 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.coordinator.acknowledge(self.at(), attempt, subtask, checkpoint, (), committables, figures, drained)
         )
 
+    @precondition(lambda self: self.triggered)
+    @rule(which=st.integers(0, 1))
+    def all_acknowledge(self, which: int) -> None:
+        for subtask in TOPOLOGY.subtasks:
+            self.acknowledge(subtask, which, 0, False)
+
     @precondition(lambda self: self.notified)
     @rule()
     def sink_hears_of_the_newest_completion(self) -> None:
@@ -160,8 +172,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def drain(self, subtask: SubtaskId) -> None:
         self.do(self.coordinator.drained(self.at(), self.attempt, subtask))
 
-    @rule(subtask=st.sampled_from([A, B]))
-    def finish(self, subtask: SubtaskId) -> None:
+    @rule(subtask=st.sampled_from([A, B]), really=st.sampled_from([False, False, True]))
+    def finish(self, subtask: SubtaskId, really: bool) -> None:
+        if not really:
+            return
         self.do(self.coordinator.finished(self.at(), self.attempt, subtask))
 
     @rule(purpose=st.sampled_from([Purpose.CHECKPOINT, Purpose.SAVEPOINT]))
@@ -215,5 +229,22 @@ class CoordinatorMachine(RuleBasedStateMachine):
         assert {*before} <= {payload for record in safe for payload in record.committables[OUT]}, self.coordinator.story
 
 
-CoordinatorMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+CoordinatorMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestCoordinator: Any = CoordinatorMachine.TestCase
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=12))
+def test_round_after_round_no_output_is_lost_whoever_hears_of_what(rounds: list[tuple[bool, bool, bool]]) -> None:
+    """Each round the record is written or not, the sink hears of it or not, and the oldest commit returns or not."""
+    machine = CoordinatorMachine()
+    machine.start()
+    for written, heard, committed in rounds:
+        machine.wait(5.0)
+        machine.all_acknowledge(0)
+        if machine.writing is not None:
+            machine.store_answers(written)
+        if heard and machine.notified:
+            machine.sink_hears_of_the_newest_completion()
+        if committed and len(machine.commits) < len(machine.written):
+            machine.commit_returns()
+        machine.no_output_before_a_complete_checkpoint_is_lost()
