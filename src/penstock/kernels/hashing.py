@@ -21,6 +21,8 @@ for loading Numba.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -30,6 +32,7 @@ from penstock.core.keygroups import check_total
 from penstock.kernels.loading import COMPILED_FROM_ROWS, compiled
 
 Words = npt.NDArray[np.uint64]
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 SEED = 0x9E3779B97F4A7C15
 NULL_WORD = 0x6E756C6C00000001
@@ -100,13 +103,19 @@ def column_words(column: pa.Array) -> Words:
     May share the column's memory: do not write to it.
     """
     if pat.is_dictionary(column.type):
-        return _dictionary_words(column)
+        return read_only(_dictionary_words(column))
     if pat.is_null(column.type):
-        return np.full(len(column), NULL_WORD, np.uint64)
+        return read_only(np.full(len(column), NULL_WORD, np.uint64))
     words = _value_words(column)
     if column.null_count:
         words = np.where(valid_rows(column), words, np.uint64(NULL_WORD))
-    return words
+    return read_only(words)
+
+
+def read_only(array: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
+    """The same array, not to be written to: kernels are compiled for that sort alone, wherever an array comes from."""
+    array.flags.writeable = False
+    return array
 
 
 def valid_rows(column: pa.Array) -> npt.NDArray[np.bool_]:
@@ -120,7 +129,7 @@ def fixed_width_values(column: pa.Array, dtype: str) -> npt.NDArray[np.generic]:
     buffer = column.buffers()[1]
     if buffer is None:
         return np.zeros(0, dtype)
-    return np.frombuffer(buffer, dtype, len(column), column.offset * width)
+    return read_only(np.frombuffer(buffer, dtype, len(column), column.offset * width))
 
 
 def _value_words(column: pa.Array) -> Words:
@@ -221,7 +230,7 @@ def _bytes_words(column: pa.Array) -> Words:
     longest = int(lengths.max(initial=0)) // 8 + 1
     kernels = compiled(len(column) if len(column) * longest <= _PADDED_WORDS_LIMIT else COMPILED_FROM_ROWS)
     if kernels is not None:
-        return kernels.hash_bytes(offsets, data)
+        return kernels.hash_bytes(read_only(offsets), read_only(data))
     padded = np.zeros((len(column), longest * 8), np.uint8)
     inside = np.arange(longest * 8) < lengths[:, None]
     padded[inside] = data[offsets[0] : offsets[-1]]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pat
 
-from penstock.kernels.hashing import fixed_width_values, valid_rows
+from penstock.kernels.hashing import fixed_width_values, read_only, valid_rows
 from penstock.kernels.loading import compiled
 from penstock.state.index import Slots, storage_dtype
 
@@ -120,7 +120,7 @@ class Accumulator:
             return
         values = fixed_width_values(column, storage_dtype(column.type).str)
         if kind is AggregateKind.SUM:
-            values = values.astype(totals.dtype, copy=False)
+            values = read_only(values.astype(totals.dtype, copy=False))
         if kernels is not None:
             function = {"sum": kernels.add_values, "min": kernels.keep_lowest, "max": kernels.keep_highest}[kind]
             function(totals, slots, values)

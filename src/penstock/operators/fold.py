@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.core.barrier import Barrier
 from penstock.operators.base import Collector, Operator, OperatorContext
-from penstock.operators.keyed import Row, row_type, rows_of
+from penstock.operators.keyed import Row, row_type, rows_of, shown
 from penstock.operators.rows import batch_of
 from penstock.state.keys import KeyColumns
 from penstock.state.layers import LayeredMap, Picture
@@ -65,7 +65,7 @@ class FoldOperator(Operator):
                 result = results[key] if key in results else self._rows.get(key)
                 results[key] = row if result is None else self._row(function(result, row))
         except Exception as error:
-            error.add_note(f"The function was called with {result!r} and {row!r}")
+            error.add_note(f"The function was called with {shown(result)} and {shown(row)}")
             raise
         updated = batch_of([dict(result) for result in results.values()], self._schema)
         self._rows.live.update(zip(results, rows_of(updated, self._row_type), strict=True))

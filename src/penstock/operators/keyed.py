@@ -73,6 +73,12 @@ def rows_of(batch: pa.RecordBatch, make: type[Row]) -> list[Row]:
     return list(map(make, *map(column_values, batch.columns)))
 
 
+def shown(value: object, limit: int = 500) -> str:
+    """A row or timer as an error shows it."""
+    text = repr(value)
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
 @dataclass(frozen=True, slots=True)
 class Timer:
     """A timer that fires."""

@@ -29,6 +29,7 @@ from penstock.operators.keyed import (
     own_instance,
     row_type,
     rows_of,
+    shown,
 )
 from penstock.operators.rows import batch_of
 from penstock.runtime.elements import MAX_WATERMARK, MIN_WATERMARK
@@ -118,7 +119,7 @@ class ProcessOperator(Operator):
                 process(row, context)
                 store(key)
         except Exception as error:
-            error.add_note(f"The function was called with {row!r}")
+            error.add_note(f"The function was called with {shown(row)}")
             raise
 
     def _process_groups(self, keys: Sequence[Hashable], rows: Sequence[Row]) -> None:
@@ -139,7 +140,7 @@ class ProcessOperator(Operator):
                     process(current, context)
                 store(key)
         except Exception as error:
-            error.add_note(f"The function was called with {current!r}")
+            error.add_note(f"The function was called with {shown(current)}")
             raise
 
     def _flush(self, out: Collector) -> None:
@@ -201,13 +202,13 @@ class ProcessOperator(Operator):
                 self._function.on_timer(timer, context)
                 store(key)
         except Exception as error:
-            error.add_note(f"The function was called with {timer!r}")
+            error.add_note(f"The function was called with {shown(timer)}")
             raise
 
     # ---- snapshots ----
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
         time = _TIME.pack(_TIME_VERSION, self._parallelism, self._context.watermark)
-        parts = [*self._backend.capture(), self._timers.capture()]
+        parts = [*self._backend.capture(), *self._timers.capture()]
         parts.append(CapturedPart(_TIME_PART, PartKind.UNION, lambda: (time,)))
         return OperatorSnapshot(parts)
 

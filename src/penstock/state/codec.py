@@ -227,7 +227,10 @@ class _Messages:
         return self._deep_copy
 
     def _deep_copy(self, value: Any) -> Any:
-        return self._decoder.decode(self._encoder.encode(value))
+        try:
+            return self._decoder.decode(self._encoder.encode(value))
+        except (TypeError, NotImplementedError, OverflowError, msgspec.MsgspecError) as error:
+            raise UnstorableValue(f"a value of type {type(value).__name__} cannot be stored: {error}") from error
 
 
 def _shallow_copy(value: Any) -> Any:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pat
 
-from penstock.kernels.hashing import QUIET_NAN, fixed_width_values
+from penstock.kernels.hashing import QUIET_NAN, fixed_width_values, read_only
 from penstock.kernels.loading import compiled
 from penstock.state.keys import Key, KeyColumns
 
@@ -84,7 +84,7 @@ class HashIndex:
 
     def find(self, columns: list[pa.Array]) -> tuple[Slots, Slots]:
         words = [_words(column) for column in columns]
-        matrix = words[0].reshape(-1, 1) if len(words) == 1 else np.stack(words, axis=1)
+        matrix = read_only(words[0].reshape(-1, 1) if len(words) == 1 else np.stack(words, axis=1))
         self._reserve(self._count + len(matrix))
         if self._stamp == _MAX_STAMP:
             self._stamps[:] = 0

@@ -57,7 +57,7 @@ def encode_table(
     groups = keys.groups(key_columns, total_groups)
     table = pa.Table.from_arrays([pa.array(groups), *key_columns, *columns.values()], schema=schema)
     if len(groups) and np.any(groups[1:] < groups[:-1]):
-        table = table.take(pa.array(np.argsort(groups, kind="stable")))
+        table = table.take(pa.array(np.argsort(groups.astype(np.uint16), kind="stable")))  # radix sort
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_table(table.combine_chunks(), max_chunksize=_ROWS_PER_BATCH)

@@ -119,10 +119,13 @@ class Timers:
         self.event.settle()
         self.processing.settle()
 
-    def capture(self) -> CapturedPart:
+    def capture(self) -> list[CapturedPart]:
+        """The part of all timers, if there are any."""
+        if self.event.next_time() is None and self.processing.next_time() is None:
+            return []
         pictures = {TimerKind.EVENT_TIME: self.event.picture(), TimerKind.PROCESSING_TIME: self.processing.picture()}
         encode = partial(_encode, self._columns, self._total, pictures)
-        return CapturedPart(PART_NAME, PartKind.KEYED, encode, key_groups=self._own)
+        return [CapturedPart(PART_NAME, PartKind.KEYED, encode, key_groups=self._own)]
 
     def restore(self, part: RestoredPart) -> None:
         _, batches = read_table(part, self._columns, self._own)

@@ -1,0 +1,52 @@
+"""Loads the compiled kernels before the first record needs them.
+
+The first large batch would otherwise wait for it: some tenths of a second for what is cached on disk, some seconds on a
+machine where nothing is yet. It is done by running the production code on a made-up batch, so that exactly those
+variants are compiled that it uses.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.handles import KeyGroupRange
+from penstock.core.ids import Attempt, Generation, Uid
+from penstock.kernels.loading import COMPILED_FROM_ROWS
+from penstock.kernels.partition import partition
+from penstock.operators.aggregates import count, max, min, sum
+from penstock.operators.base import Clock, Emitted, OperatorContext
+from penstock.operators.reduce import ReduceOperator
+
+_KEY_GROUPS = 128
+_ROWS = 8 * COMPILED_FROM_ROWS
+"""Enough keys for an index to grow."""
+
+
+def warm_up(clock: Clock) -> None:
+    """Compiles or loads what keyed exchanges and aggregates of the usual types need."""
+    numbers = np.arange(_ROWS)
+    columns = {"number": numbers, "fraction": numbers / 2, "word": numbers.astype(str)}
+    batch = pa.record_batch({name: pa.array(values) for name, values in columns.items()})
+    for key in (("number",), ("word",), ("number", "word")):
+        partition(batch, key, _KEY_GROUPS, 2)
+    aggregates = {
+        f"{make.__name__}_{column}": make(column)
+        for make in (count, sum, min, max)
+        for column in ("number", "fraction")
+    }
+    operator = ReduceOperator(("number",), aggregates, batch.schema)
+    operator.open(
+        OperatorContext(
+            uid=Uid("warm-up"),
+            name="warm-up",
+            subtask=0,
+            parallelism=1,
+            key_groups=KeyGroupRange(0, _KEY_GROUPS),
+            total_key_groups=_KEY_GROUPS,
+            attempt=Attempt(0),
+            generation=Generation(0),
+            clock=clock,
+        )
+    )
+    operator.process(batch, 0, Emitted())
