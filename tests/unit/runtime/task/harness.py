@@ -377,9 +377,7 @@ def channel(edge: int, source: int = 0, target: int = 0) -> ChannelId:
 
 def chain(name: str, factories: Sequence[Callable[[], Operator]], parallelism: int = 1) -> Chain:
     uids = [name, *(f"{name}-{i}" for i in range(1, len(factories)))]
-    specs = tuple(
-        OperatorSpec(Uid(u), f.__class__.__name__, f, SCHEMA, True) for u, f in zip(uids, factories, strict=True)
-    )
+    specs = tuple(OperatorSpec(Uid(u), f"operator {u}", f, SCHEMA, True) for u, f in zip(uids, factories, strict=True))
     return Chain(ChainId(name), specs, parallelism)
 
 
