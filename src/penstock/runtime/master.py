@@ -129,6 +129,7 @@ class Master:
         """Changes how checkpoints are taken from now on."""
         if self._store is None:
             raise ValueError("the job runs without checkpoints: there is nothing to configure")
+        self._store.retain(settings.keep)
         self._settings = settings
         if self._checkpointing is not None:
             self._checkpointing.configure(settings)

@@ -70,6 +70,10 @@ class RecordWriter:
         )
 
     def _answered(self, doubt: _InDoubt, answer: object) -> None:
+        if isinstance(answer, Fenced):
+            self._in_doubt = None
+            self._outcomes.fenced(str(answer))
+            return
         if isinstance(answer, BaseException):
             if not doubt.retry.failed(self._clock.now()):
                 self._in_doubt = None

@@ -56,13 +56,9 @@ class CleanReport:
 
 class CheckpointStore:
     def __init__(self, files: Files, job: str, keep: int = 3) -> None:
-        if keep < 1:
-            raise ValueError(
-                f"keep must be at least 1, not {keep}: without a retained checkpoint nothing can be restored"
-            )
         self._files = files
         self._job = job
-        self._keep = keep
+        self.retain(keep)
         self._log_files = LogFiles(files)
         self._statistics = Statistics(files)
         self._lock = threading.RLock()
@@ -78,6 +74,14 @@ class CheckpointStore:
     def directory_of(checkpoint: CheckpointId) -> str:
         """Relative to the root of the files; the paths in handles are relative to it."""
         return layout.checkpoint_directory(checkpoint)
+
+    def retain(self, keep: int) -> None:
+        """How many complete checkpoints stay, from the next cleaning on."""
+        if keep < 1:
+            raise ValueError(
+                f"keep must be at least 1, not {keep}: without a retained checkpoint nothing can be restored"
+            )
+        self._keep = keep
 
     # ---- owning the directory ----
     def claim(self, restore: CheckpointId | None = None) -> Claim:

@@ -14,6 +14,7 @@ from penstock.core.statistics import Status
 from penstock.runtime.control import messages as wire
 from penstock.runtime.outcome import RequestOutcome
 from penstock.simulation.files import MemoryFiles
+from penstock.store.checkpoints import CheckpointStore
 
 
 def output(checkpoint: int) -> list[bytes]:
@@ -183,6 +184,16 @@ def test_settings_can_be_changed_while_the_job_runs():
     assert len(job.of(wire.TriggerCheckpoint)) == 2
 
 
+def test_the_number_of_retained_checkpoints_can_be_changed_while_the_job_runs():
+    job = Harness().start()
+    job.master.configure(CheckpointSettings(keep=1))
+    for _ in range(3):
+        newest = job.checkpoint()
+    assert job.store is not None and job.store.completed() == [newest]
+    with pytest.raises(ValueError, match="at least 1"):
+        job.master.configure(CheckpointSettings(keep=0))
+
+
 # ---- failures ----
 def test_after_a_lost_worker_survivors_are_reset_in_place_and_the_spare_gets_the_slot():
     job = Harness(runtime=RuntimeSettings(spares=1)).start("a", "b", "spare")
@@ -310,6 +321,23 @@ def test_an_unreachable_store_keeps_the_outcome_open_until_it_answers():
     job.files.before = job.files.after = lambda operation, path: None
     job.pass_time(30.0)
     assert checkpoint in {message.checkpoint for message in job.of(wire.CompleteCheckpoint)}
+
+
+def test_a_driver_that_is_overtaken_while_its_write_is_in_doubt_ends_as_fenced():
+    job = Harness().start()
+    job.files.before = raising("create")
+    job.acknowledge_all(job.trigger_next())
+    job.run_one()
+    job.files.before = lambda operation, path: None
+
+    def another_driver_claims(operation: str, path: str) -> None:
+        if operation == "create":
+            job.files.after = lambda operation, path: None
+            CheckpointStore(job.files, "orders").claim()
+
+    job.files.after = another_driver_claims
+    job.pass_time(10.0)
+    assert job.outcome is not None and job.outcome.state is JobState.FENCED and job.sink.committed == {}
 
 
 def test_a_store_that_never_answers_fails_the_job():
