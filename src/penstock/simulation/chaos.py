@@ -80,10 +80,13 @@ class Chaos:
     # ---- happening ----
     def strike(self) -> None:
         """After every action: what was reached during it happens now."""
-        self.reach(Point.STEP)
+        if self.plan.awaits(Point.STEP):
+            self.reach(Point.STEP)
+        if self._dying is None and not self._waiting:
+            return
         dying, self._dying = self._dying, None
         if isinstance(dying, SimulatedDriver):
-            self._world.replace_driver(kill=dying)
+            self._world.driver_dies(dying)
         elif dying is not None:
             self._kill_worker(dying)
         while self._waiting:
@@ -102,11 +105,11 @@ class Chaos:
         match fault.action:
             case Action.KILL_DRIVER:
                 self._happens(fault)
-                self._world.replace_driver(kill=driver)
+                self._world.driver_dies(driver)
             case Action.SECOND_DRIVER:
                 self._happens(fault)
-                self._world.replace_driver(kill=None)
-            case Action.TRIGGER:
+                self._world.second_driver()
+            case Action.TRIGGER if self._world.scenario.checkpoints is not None:
                 self._happens(fault)
                 driver.on_master(lambda: driver.master.trigger(Purpose.CHECKPOINT))
             case Action.USER_ERROR:
@@ -147,7 +150,7 @@ class Chaos:
 
     def _stall(self, worker: SimulatedWorker) -> None:
         random, scenario = self._world.random, self._world.scenario
-        seconds = scenario.tick * random.choice((30, 150, 800))
+        seconds = scenario.tick * random.choice((30, 200, 2_000))
         kind = random.random()
         if kind < 0.2:
             worker.connection.to_master.stall(seconds)

@@ -157,9 +157,10 @@ class SimulatedDriver(Actor):
 
     def kill(self) -> None:
         """Its workers learn of it later, each at its own time."""
-        if not self.alive:
+        if not self.working:
             return
         self.alive = False
+        self.world.driver_ended(self)
         self.world.scheduler.retire(self)
         for background in list(self._background):
             self.finished(background)

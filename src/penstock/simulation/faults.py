@@ -179,5 +179,8 @@ class FaultPlan:
             del waiting[fault]
         return due
 
+    def awaits(self, point: Point) -> bool:
+        return bool(self._left.get(point))
+
     def stop(self) -> None:
         self._left.clear()

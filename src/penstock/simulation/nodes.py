@@ -11,7 +11,6 @@ from random import Random
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.core.barrier import Barrier
 from penstock.core.ids import Attempt, CheckpointId, Generation
@@ -114,7 +113,7 @@ class Stamp(Operator):
                 self._witness.object(f"record {id:#x} came to {self._where} {what}")
             self._last[way] = id
         if self._witness.in_time:
-            earliest = pc.min(batch.column(_TIME)).as_py()
+            earliest = int(batch.column(_TIME).to_numpy().min())
             if earliest <= self._watermark:
                 self._witness.object(
                     f"{self._where} got a record of time {earliest} behind the watermark {self._watermark}"

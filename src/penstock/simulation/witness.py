@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.ids import Attempt, CheckpointId, Generation
-from penstock.core.store import Completed
+from penstock.core.store import Claimed, Completed
 from penstock.store import layout
 from penstock.store.documents import decode_entry
 from penstock.store.files import Files
@@ -21,6 +21,8 @@ class Witness:
         self.newest = CheckpointId(0)
         self._generation = Generation(0)
         """That completed the newest one."""
+        self.owner = 0
+        """The number of the driver that claimed the store last."""
         self.raise_in_process = False
         """Set by a fault: the next user code that runs raises, once."""
         self.raise_in_snapshot = False
@@ -43,11 +45,13 @@ class Witness:
         if self.violation is None:
             self.violation = what
 
-    def disk(self, files: Files, operation: str, path: str) -> None:
-        """An operation on the store's files has taken effect."""
+    def disk(self, files: Files, operation: str, path: str, driver: int) -> None:
+        """An operation on the store's files has taken effect; `driver` asked for it, 0: no driver."""
         number = layout.log_number(path)
         if operation == "create" and number is not None:
             entry = decode_entry(path, number, files.read(path))
+            if isinstance(entry, Claimed):
+                self.owner = driver
             if isinstance(entry, Completed):
                 if entry.checkpoint <= self.newest:
                     self.object(f"checkpoint {entry.checkpoint} was completed after {self.newest}")

@@ -339,6 +339,7 @@ class SimulatedWorker:
 
     def _vanish(self, keep: Callable[[int], int]) -> None:
         self.alive = False
+        self.world.living -= 1
         for actor in self.tasks.values():
             self.world.scheduler.retire(actor)
             self.world.network.detach(actor.run, actor.subtask, keep)

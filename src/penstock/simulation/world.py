@@ -7,8 +7,6 @@ every process that outlived it is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from random import Random
 
 from penstock.core.ids import WorkerId
@@ -45,6 +43,33 @@ class _Start(Actor):
         self._world.worker_starts(self)
 
 
+class _End(Actor):
+    """Of a driver that lived on after another had taken over."""
+
+    def __init__(self, world: World, driver: SimulatedDriver) -> None:
+        self._world, self._driver = world, driver
+
+    def act(self) -> None:
+        self._world.scheduler.retire(self)
+        if self._driver.working:
+            self._world.driver_dies(self._driver)
+
+
+class _Acting:
+    """A context manager that is entered at almost every step: as plain as can be."""
+
+    __slots__ = ("_before", "_subject", "_world")
+
+    def __init__(self, world: World, subject: Process) -> None:
+        self._world, self._subject = world, subject
+
+    def __enter__(self) -> None:
+        self._before, self._world.subject = self._world.subject, self._subject
+
+    def __exit__(self, *error: object) -> None:
+        self._world.subject = self._before
+
+
 class World:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -57,6 +82,8 @@ class World:
         self.files = MemoryFiles(self._before_store, self._after_store, self.scheduler.clock.now)
         self.sink_files = MemoryFiles(self._before_sink, now=self.scheduler.clock.now)
         self.subject: Process | None = None
+        self.living = 0
+        """Drivers that have not ended and workers that live."""
         self.drivers: list[SimulatedDriver] = []
         self.workers: list[SimulatedWorker] = []
         self._starting: list[_Start] = []
@@ -73,17 +100,15 @@ class World:
         """Raises `Violation` at the first rule that is broken."""
         for line in self.scenario.describe():
             self.story.tell(line)
-        while self._going():
+        while self.living or self._begin_again():
             self._step()
             if self.witness.violation is not None:
                 raise Violation(self.witness.violation)
             if self.scheduler.steps > MAX_STEPS:
                 raise Violation(f"the job has not ended after {MAX_STEPS} steps")
 
-    def _going(self) -> bool:
-        """Until a driver has finished the job and no process of any run lives any more."""
-        if any(driver.working for driver in self.drivers) or any(worker.alive for worker in self.workers):
-            return True
+    def _begin_again(self) -> bool:
+        """No process lives any more. Unless a driver has finished the job, its user starts it again."""
         if any(driver.state is JobState.FINISHED for driver in self.drivers):
             return False
         self.story.tell("no driver is left: the user starts the job again")
@@ -103,14 +128,9 @@ class World:
             self.driver.on_master(self.driver.master.drain)
         self.chaos.strike()
 
-    @contextmanager
-    def acting(self, subject: Process) -> Iterator[None]:
+    def acting(self, subject: Process) -> _Acting:
         """While `subject` runs production code: what the disk does to it, it does to this process."""
-        before, self.subject = self.subject, subject
-        try:
-            yield
-        finally:
-            self.subject = before
+        return _Acting(self, subject)
 
     def eagerness(self) -> float:
         return 0.1 if self.random.random() < self.scenario.slow else 1.0
@@ -136,6 +156,7 @@ class World:
         number = len(self.drivers) + 1
         graph = build_job(scenario, self.witness, self.ledger, self.sink_files, number)
         driver = SimulatedDriver(self, number, graph)
+        self.living += 1
         self.drivers.append(driver)
         keep = scenario.checkpoints.keep if scenario.checkpoints else 1
         store = CheckpointStore(self.files, JOB, keep) if scenario.checkpoints else None
@@ -143,16 +164,20 @@ class World:
         clock = self.scheduler.clock
         driver.start(Master(graph, scenario.checkpoints, scenario.runtime, restarts, store, driver, clock))
 
-    def replace_driver(self, kill: SimulatedDriver | None) -> None:
-        """A new driver takes the job over. The old one is dead, or (None) knows nothing of it."""
-        old = self.driver
-        if kill is not None:
-            kill.kill()
-            if kill is not old:
-                return
+    def driver_dies(self, driver: SimulatedDriver) -> None:
+        """A new one takes the job over, if that was the newest."""
+        driver.kill()
+        if driver is self.driver:
+            self.start_driver()
+
+    def second_driver(self) -> None:
+        """A new driver takes the job over. The old one knows nothing of it and goes on for a while."""
+        end = self.scheduler.clock.now() + self.random.random() * self.scenario.haunting
+        self.scheduler.at(end, _End(self, self.driver))
         self.start_driver()
 
     def driver_ended(self, driver: SimulatedDriver) -> None:
+        self.living -= 1
         for start in [start for start in self._starting if start.driver is driver]:
             self._forget(start)
 
@@ -172,6 +197,7 @@ class World:
         self._forget(start)
         if start.driver.working:
             self._last_worker += 1
+            self.living += 1
             worker = SimulatedWorker(self, start.driver, WorkerId(f"w{self._last_worker}"))
             self.workers.append(worker)
             start.driver.connections[worker.id] = worker.connection
@@ -187,7 +213,8 @@ class World:
             self.chaos.reach_disk(point)
 
     def _after_store(self, operation: str, path: str) -> None:
-        self.witness.disk(self.files, operation, path)
+        driver = self.subject.number if isinstance(self.subject, SimulatedDriver) else 0
+        self.witness.disk(self.files, operation, path, driver)
         point = _store_point(operation, path, done=True)
         if point is not None:
             self.chaos.reach_disk(point)
