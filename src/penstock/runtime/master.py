@@ -46,6 +46,7 @@ from penstock.runtime.commits import Commits
 from penstock.runtime.control import messages as wire
 from penstock.runtime.control.messages import ErrorReport, ToMaster, ToWorker
 from penstock.runtime.deployment import deploy_messages
+from penstock.runtime.ending import Ending
 from penstock.runtime.masterports import MasterPorts
 from penstock.runtime.outcome import Incident, JobOutcome, JobStatus, RequestOutcome, report_of
 from penstock.runtime.unprotected import LAST_COMMIT, Unprotected
@@ -95,9 +96,8 @@ class Master:
         self._draining = False
         self._last_failure: ErrorReport | None = None
         self._incidents: deque[Incident] = deque(maxlen=REMEMBERED_INCIDENTS)
-        self._outcome: JobOutcome | None = None
-        self._give_up_waiting: float | None = None
-        self._final_cleaning = self._closing = self._closed = False
+        self._ending: Ending | None = None
+        self._closed = False
 
     # ---- the job, from outside ----
     def start(self) -> None:
@@ -109,8 +109,8 @@ class Master:
         """Asks for a checkpoint; `then` hears once what became of it. A request that waits outlives restarts."""
         if self._store is None:
             raise ValueError("the job runs without checkpoints: give its pipeline checkpoints=ps.Checkpoints(...)")
-        if self._outcome is not None:
-            then(RequestOutcome(None, f"the job has ended: {self._outcome.reason}"))
+        if self._ending is not None:
+            then(RequestOutcome(None, f"the job has ended: {self._ending.outcome.reason}"))
         elif self._checkpointing is None:
             self._early_requests.append((purpose, then))
         else:
@@ -207,12 +207,14 @@ class Master:
     def tick(self) -> float | None:
         """Does what is due; returns when (`clock.now()`) it wants to be called again, None: only after another call."""
         self._do(self.lifecycle.tick(self._clock.now()))
-        if self._checkpointing and self._outcome is None:
+        if self._checkpointing and self._ending is None:
             self._checkpointing.tick()
         self._commits.tick()
         self._settle()
+        if self._closed:
+            return None
         parts = [self.lifecycle, self._checkpointing, self._commits]
-        wakes = [self._give_up_waiting, *(part.next_wake() for part in parts if part is not None)]
+        wakes = [self._ending.deadline if self._ending else None, *(part.next_wake() for part in parts if part)]
         return min((wake for wake in wakes if wake is not None), default=None)
 
     # ---- opening ----
@@ -317,9 +319,8 @@ class Master:
 
     def _job_ended(self, state: JobState, reason: str, failure: Failure | None) -> None:
         log.info("the job is %s: %s", state, reason)
-        self._outcome = JobOutcome(state, reason, _report(failure) if failure else None)
-        if state is not JobState.FINISHED:
-            self._give_up_waiting = self._clock.now() + self._runtime.cancel_grace
+        outcome = JobOutcome(state, reason, _report(failure) if failure else None)
+        self._ending = Ending(outcome, self._clock.now(), self._runtime.cancel_grace)
         if state is JobState.FENCED:
             self._commits.drop()
         if self._checkpointing:
@@ -337,8 +338,8 @@ class Master:
         """Called after everything that happens: takes the steps that wait for several things at once."""
         if self._closed:
             return
-        if self._outcome is not None:
-            return self._finish_up()
+        if self._ending is not None:
+            return self._finish_up(self._ending)
         if self._opening:
             return
         if self.lifecycle.state is JobState.RUNNING and self._protection.all_finished:
@@ -371,32 +372,14 @@ class Master:
         else:
             self._do(self.lifecycle.prepared(self._clock.now(), attempt))
 
-    def _finish_up(self) -> None:
-        """The job has ended: wait for what is under way, then close the committers and say so."""
-        assert self._outcome is not None
-        out_of_time = self._give_up_waiting is not None and self._give_up_waiting <= self._clock.now()
-        if not out_of_time:
-            undecided = self._protection.busy and self._outcome.state is not JobState.FENCED
-            if self._opening or undecided or not self._commits.idle or self._tidying:
-                return
-            if not self._closing:
-                self._closing = True
-                return self._commits.close(lambda: None)
-        self._closed = True
-        self._give_up_waiting = None
-        self._commits.drop()
-        self._ports.ended(self._outcome)
-
-    @property
-    def _tidying(self) -> bool:
-        """A finished job leaves a clean directory."""
-        if self._checkpointing is None or self.lifecycle.state is not JobState.FINISHED:
-            return False
-        housekeeping = self._checkpointing.housekeeping
-        if not self._final_cleaning and housekeeping.idle:
-            self._final_cleaning = True
-            housekeeping.clean()
-        return not housekeeping.idle
+    def _finish_up(self, ending: Ending) -> None:
+        fenced = ending.outcome.state is JobState.FENCED
+        busy = self._opening or (self._protection.busy and not fenced)
+        housekeeping = self._checkpointing.housekeeping if self._checkpointing else None
+        if ending.done(self._clock.now(), busy, self._commits, housekeeping):
+            self._closed = True
+            self._commits.drop()
+            self._ports.ended(ending.outcome)
 
     # ---- helpers ----
     def _background(self, work: Callable[[], T], then: Callable[[T | BaseException], None]) -> None:
