@@ -131,7 +131,9 @@ class Accumulator:
 
     def results(self, slots: Slots | slice) -> pa.Array:
         """The values of some slots; shares no memory with the accumulator."""
-        values = self._values[slots].copy()
+        values = self._values[slots]
+        if isinstance(slots, slice):
+            values = values.copy()
         missing = None if self._seen is None else ~self._seen[slots]
         column = pa.array(values, mask=missing)
         return column if column.type == self.type else column.view(self.type)

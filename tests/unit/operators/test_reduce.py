@@ -24,6 +24,7 @@ from penstock.operators.fold import FoldOperator
 from penstock.operators.reduce import ReduceOperator, reduced_schema
 from penstock.state import index as index_module
 from penstock.state.index import DictIndex, HashIndex
+from penstock.state.keys import KeyColumns
 from penstock.state.tables import StateMismatch
 
 SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64()), ("price", pa.float64()), ("day", pa.date32())])
@@ -185,7 +186,7 @@ def numbers(*values: int | None) -> list[pa.Array]:
 
 
 def test_the_index_changes_its_form_with_the_batches_and_keeps_every_slot() -> None:
-    columns = index_module.KeyColumns(pa.schema([("k", pa.int64())]), ("k",))
+    columns = KeyColumns(pa.schema([("k", pa.int64())]), ("k",))
     index: index_module.KeyIndex = DictIndex(columns)
     index.find(numbers(7, 8))
     many = [pa.array(np.arange(5000))]
@@ -205,7 +206,7 @@ def test_the_index_changes_its_form_with_the_batches_and_keeps_every_slot() -> N
     "kind", [pa.int64(), pa.uint64(), pa.int8(), pa.float64(), pa.float32(), pa.timestamp("us"), pa.date32()]
 )
 def test_both_forms_of_the_index_give_the_same_slots_and_keys(kind: pa.DataType) -> None:
-    columns = index_module.KeyColumns(pa.schema([("k", kind), ("l", pa.int64())]), ("k", "l"))
+    columns = KeyColumns(pa.schema([("k", kind), ("l", pa.int64())]), ("k", "l"))
     random = np.random.default_rng(3)
     plain, hashed = DictIndex(columns), HashIndex(columns, compiled)
     for _ in range(5):

@@ -34,7 +34,7 @@ class Point:
 
 
 class Pair(NamedTuple):
-    count: int
+    number: int
     last: str | None
 
 
@@ -144,7 +144,7 @@ def test_scalars_of_numpy_and_subclasses_are_stored_as_what_they_are_of() -> Non
 def test_plain_types_are_stored_as_columns_that_any_reader_of_arrow_understands() -> None:
     assert codec_for(int).arrow_type == pa.int64()
     assert codec_for(str | None).arrow_type == pa.large_string()
-    assert codec_for(Pair).arrow_type == pa.struct([("count", pa.int64()), ("last", pa.large_string())])
+    assert codec_for(Pair).arrow_type == pa.struct([("number", pa.int64()), ("last", pa.large_string())])
 
 
 @pytest.mark.parametrize("declared", [complex, object, list[complex], dict[str, object]], ids=str)
