@@ -25,6 +25,10 @@ CHUNK_BYTES = 16 << 20
 """What one committable holds at most (a single row may exceed it)."""
 
 
+MOST_BYTES = 100 << 20
+"""What one subtask may bring to the driver with one checkpoint."""
+
+
 class _Name(msgspec.Struct, frozen=True, array_like=True):
     """Unique among all that a sink's writers ever prepare."""
 
@@ -115,8 +119,13 @@ def _line(schema: pa.Schema) -> str:
 
 
 class _CollectWriter(SinkWriter):
+    """Packs while it writes, so that little is left to do at the barrier."""
+
     def __init__(self) -> None:
         self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._chunks: list[bytes] = []
+        self._packed = 0
         self._number = 0
 
     def open(self, context: OperatorContext) -> None:
@@ -124,11 +133,24 @@ class _CollectWriter(SinkWriter):
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
+        self._bytes += batch.nbytes
+        if self._packed + self._bytes > MOST_BYTES:
+            raise ValueError(
+                f"Collect is for small results: this subtask has more than {MOST_BYTES >> 20} MB for one checkpoint."
+                " Aggregate or filter before, take checkpoints more often, or use sinks.Files"
+            )
+        if self._bytes >= CHUNK_BYTES:
+            self._pack()
 
     def prepare(self, checkpoint: CheckpointId) -> Sequence[bytes]:
-        chunks = [self._chunk(batches) for batches in _bounded(self._batches, CHUNK_BYTES)]
-        self._batches = []
+        self._pack()
+        chunks, self._chunks, self._packed = self._chunks, [], 0
         return chunks
+
+    def _pack(self) -> None:
+        self._chunks += [self._chunk(batches) for batches in _bounded(self._batches, CHUNK_BYTES)]
+        self._packed += self._bytes
+        self._batches, self._bytes = [], 0
 
     def _chunk(self, batches: Sequence[pa.RecordBatch]) -> bytes:
         stream = pa.BufferOutputStream()

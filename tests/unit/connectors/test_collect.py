@@ -88,6 +88,16 @@ def test_committables_are_bounded_and_keep_the_order_of_the_rows(monkeypatch: py
     assert sink.result()["n"].to_pylist() == list(range(3000))
 
 
+def test_more_than_a_driver_should_take_at_once_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 10_000)
+    writer = opened(Collect())
+    for checkpoint in range(3):
+        assert prepared(writer, checkpoint, *range(1000))
+    writer.write(batch(*range(1000)))
+    with pytest.raises(ValueError, match=r"Collect is for small results.*use sinks\.Files"):
+        writer.write(batch(*range(1000)))
+
+
 def test_a_slice_of_a_large_batch_carries_only_its_own_rows() -> None:
     writer = opened(Collect())
     writer.write(pa.record_batch({"n": pa.array(range(100_000), pa.int64())}).slice(50, 10))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import os
@@ -158,6 +159,34 @@ def test_a_snapshot_captured_earlier_does_not_move_with_later_polls(tmp_path: Pa
     late = b"".join(part.encode())
     operator.poll(10)
     assert late == b"".join(part.encode())
+
+
+_TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
+
+
+@settings(max_examples=150)
+@given(
+    rows=st.lists(st.tuples(_TEXT, _TEXT), min_size=1, max_size=30),
+    block=st.integers(1, 200),
+    max_rows=st.integers(1, 7),
+    line_break=st.sampled_from(["\n", "\r\n"]),
+)
+def test_any_text_in_any_block_size_comes_as_other_programs_wrote_it(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], block: int, max_rows: int, line_break: str
+) -> None:
+    directory = tmp_path_factory.mktemp("text")
+    with open(directory / "x.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator=line_break)
+        writer.writerow(["a", "b\n,"])
+        writer.writerows(rows)
+    lines = (json.dumps({"a": a, "b\n,": b}, ensure_ascii=False) for a, b in rows)
+    (directory / "x.jsonl").write_bytes("".join(f"{line}{line_break}" for line in lines).encode())
+    expected = [{"a": a, "b\n,": b} for a, b in rows]
+    schema = pa.schema({"a": pa.string(), "b\n,": pa.string()})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_reader, "BLOCK_BYTES", block)
+        for name in ("x.csv", "x.jsonl"):
+            assert rows_of(Files(directory / name, schema=schema), max_rows) == expected
 
 
 # ---- which files ----
