@@ -83,11 +83,12 @@ class Outputs:
 
     @property
     def wake_at(self) -> float | None:
-        times = [watched.deadline for watched in self._watched.values()]
-        for channel in self._lingering.values():
-            times.append(channel.flush_at)
-            break
-        return min(times) if times else None
+        """When something that lingers is to be sent, or a watched barrier's patience ends."""
+        flush_at = next(iter(self._lingering.values())).flush_at if self._lingering else None
+        if not self._watched:
+            return flush_at
+        deadline = min(watched.deadline for watched in self._watched.values())
+        return deadline if flush_at is None else min(deadline, flush_at)
 
     # ---- what goes out ----
     def preload(self, id: ChannelId, elements: Sequence[Element]) -> None:
@@ -197,6 +198,8 @@ class Outputs:
     def overtake(self, now: float) -> list[Overtaken]:
         """Lets adaptive barriers whose patience has ended pass what they wait behind, and tells of those that have
         left."""
+        if not self._departed and not self._watched:
+            return []
         news = [Overtaken(checkpoint, {}) for checkpoint in self._departed]
         self._departed.clear()
         for checkpoint, watched in list(self._watched.items()):

@@ -73,6 +73,12 @@ _NO_CHECKPOINT = CheckpointId(0)
 """The id under which sinks prepare their output at the end of a job without checkpoints."""
 
 
+def _earlier(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one if one <= other else other
+
+
 def _nobody() -> None:
     """Notifies nobody: for a task whose driver looks at the mailbox itself."""
 
@@ -364,10 +370,12 @@ class Task:
         self._worked_until = now if runnable or (blocked and self._inputs.waiting) else None
         if self._mailbox or (runnable and not blocked):
             return now
-        times = [self._outputs.wake_at, self._checkpoints.wake_at]
-        if not blocked and not self._checkpoints.drained and not self._checkpoints.paused:
-            times += [self._source.wake_at if self._source is not None else None, self._timer_at(now)]
-        return min((time for time in times if time is not None), default=None)
+        wake = _earlier(self._outputs.wake_at, self._checkpoints.wake_at)
+        if blocked or self._checkpoints.drained or self._checkpoints.paused:
+            return wake
+        if self._source is not None:
+            wake = _earlier(wake, self._source.wake_at)
+        return _earlier(wake, self._timer_at(now))
 
     def _timer_at(self, now: float) -> float | None:
         assert self._chain is not None
