@@ -64,10 +64,6 @@ def encode_table(
     return (memoryview(sink.getvalue()),)
 
 
-def header_of(part: RestoredPart) -> StateHeader:
-    return _opened(part)[1]
-
-
 def read_table(part: RestoredPart, keys: KeyColumns, own: KeyGroupRange) -> tuple[StateHeader, list[pa.RecordBatch]]:
     """The rows of a part that belong to the key groups `own`; shares the part's memory."""
     reader, header = _opened(part)

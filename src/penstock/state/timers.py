@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from enum import StrEnum
 from functools import partial
 
@@ -99,12 +99,6 @@ class TimerQueue:
 
     def picture(self) -> Picture:
         return self._set.picture()
-
-    def __len__(self) -> int:
-        return len(self._set)
-
-    def __iter__(self) -> Iterator[tuple[int, Hashable]]:
-        return (entry for entry, _ in self._set.items())
 
 
 class Timers:
