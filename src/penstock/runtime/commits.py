@@ -52,10 +52,12 @@ class Commits:
     ) -> None:
         self._committers, self._background, self._clock, self._failed = committers, background, clock, failed
         self._steps: deque[_Step] = deque()
+        """The first one runs, or waits to be repeated."""
+        self._running: _Step | None = None
 
     @property
     def idle(self) -> bool:
-        return not self._steps
+        return not self._steps and self._running is None
 
     def commit(
         self, checkpoint: CheckpointId, committables: Mapping[Uid, Sequence[bytes]], then: Callable[[], None]
@@ -95,7 +97,7 @@ class Commits:
             )
 
     def drop(self) -> None:
-        """Nothing more is committed; what runs at this moment may still end."""
+        """Nothing more is committed. What runs at this moment cannot be called back: it is waited for and forgotten."""
         self._steps.clear()
 
     def close(self, then: Callable[[], None]) -> None:
@@ -110,24 +112,29 @@ class Commits:
 
     def _add(self, step: _Step) -> None:
         self._steps.append(step)
-        if len(self._steps) == 1:
-            self._run(step)
+        self._run_next()
+
+    def _run_next(self) -> None:
+        """Committers are never called twice at once, not even to close them."""
+        if self._steps and self._running is None and self._steps[0].retry.due is None:
+            self._run(self._steps[0])
 
     def _run(self, step: _Step) -> None:
+        self._running = step
         self._background(step.run, lambda result: self._ran(step, result))
 
     def _ran(self, step: _Step, result: object) -> None:
-        if not self._steps or self._steps[0] is not step:
-            return
-        if isinstance(result, BaseException):
+        self._running = None
+        dropped = not self._steps or self._steps[0] is not step
+        if not dropped and isinstance(result, BaseException):
             if not step.retry.failed(self._clock.now()):
                 self.drop()
                 self._failed(self._report(step, result))
             return
-        self._steps.popleft()
-        if self._steps:
-            self._run(self._steps[0])
-        step.then()
+        if not dropped:
+            self._steps.popleft()
+            step.then()
+        self._run_next()
 
     def _report(self, step: _Step, error: BaseException) -> ErrorReport:
         uid = error.uid if isinstance(error, CommitFailed) else ""

@@ -412,6 +412,22 @@ def test_a_cancelled_job_does_not_wait_for_a_commit_that_hangs():
     job.settle()
 
 
+def test_a_fenced_driver_closes_its_committers_only_when_the_commit_under_way_has_returned():
+    job = Harness().start()
+    first = job.trigger_next()
+    job.acknowledge_all(first)
+    job.run_one()
+    hanging = [entry for entry in job.work if "_Step" in entry[0].__qualname__]
+    assert len(hanging) == 1
+    job.work.remove(hanging[0])
+    job.master.fenced("another driver")
+    job.settle()
+    assert job.sink.closed == 0 and job.outcome is None
+    job.work.extend(hanging)
+    job.settle()
+    assert job.sink.closed == 1 and job.outcome is not None and job.outcome.state is JobState.FENCED
+
+
 def test_a_worker_that_registers_after_the_end_is_sent_home():
     job = Harness().start()
     job.master.cancel()
