@@ -9,6 +9,7 @@ from penstock.operators.base import Clock, Polled, SourceOperator
 from penstock.runtime.chain import OperatorChain
 from penstock.runtime.elements import Idle
 from penstock.runtime.outputs import Outputs
+from penstock.runtime.taskcheckpoints import TaskCheckpoints
 
 _SHORTEST_WAIT = 0.001
 """Seconds until the next poll of a source that had nothing and did not say for how long."""
@@ -21,6 +22,7 @@ class SourceDriver:
         chain: OperatorChain,
         outputs: Outputs,
         event_time: WatermarkCombiner,
+        checkpoints: TaskCheckpoints,
         clock: Clock,
         settings: RuntimeSettings,
     ) -> None:
@@ -28,20 +30,32 @@ class SourceDriver:
         self._chain = chain
         self._outputs = outputs
         self._event_time = event_time
+        self._checkpoints = checkpoints
         self._clock = clock
         self._slicer = Slicer(settings.step_budget, settings.source_batch_rows)
         self._idle = False
+        self.rows = 0
+        self.busy = 0.0
+        """Seconds spent in operators."""
         self.done = False
         """No more records: the source said so, or it was told to stop."""
-        self.wake_at = 0.0
-        """When it is to be polled again."""
+        self._poll_at = 0.0
+
+    @property
+    def wake_at(self) -> float | None:
+        return self._poll_at
 
     def stop(self) -> None:
         self.done = True
 
-    def poll(self) -> tuple[int, float]:
-        """Polls once and processes what came. Returns rows and seconds."""
+    def resume(self) -> None:
+        """After a restore: nothing to say again, a source that is idle finds that out by itself."""
+
+    def work(self) -> int:
+        """Polls once, if it is time, and processes what came. Returns the rows."""
         started = self._clock.now()
+        if self.done or self._checkpoints.paused or self._checkpoints.drained or started < self._poll_at:
+            return 0
         polled = self._chain.poll(self._source, self._slicer.rows)
         rows = 0 if polled.batch is None else polled.batch.num_rows
         if self._idle and (rows or polled.watermark is not None):
@@ -55,9 +69,11 @@ class SourceDriver:
             self._set_idle(True)
         ended = self._clock.now()
         self._slicer.observe(rows, ended - started)
-        self.done = self.done or polled.done
-        self.wake_at = ended + _pause(polled, rows)
-        return rows, ended - started
+        self.done = polled.done
+        self._poll_at = ended + _pause(polled, rows)
+        self.rows += rows
+        self.busy += ended - started
+        return rows
 
     def _set_idle(self, idle: bool) -> None:
         self._idle = idle

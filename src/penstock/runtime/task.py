@@ -32,21 +32,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-import pyarrow as pa
-
 from penstock.core.barrier import Barrier, Mode, Purpose
 from penstock.core.causes import Cause
 from penstock.core.handles import PartKind
 from penstock.core.ids import Attempt, CheckpointId, Generation, SubtaskId, Uid
-from penstock.core.inflight import InFlightSizer, Slicer
+from penstock.core.inflight import InFlightSizer
 from penstock.core.settings import RuntimeSettings
 from penstock.core.watermarks import WatermarkCombiner
 from penstock.graph.job import JobGraph, OperatorSpec
 from penstock.operators.base import Clock, OperatorContext, SourceOperator
 from penstock.runtime import channel_state
 from penstock.runtime.chain import OperatorChain
-from penstock.runtime.elements import EndOfChannel, EndOfData, Idle, Watermark
-from penstock.runtime.inputs import InputChannel, Inputs
+from penstock.runtime.elements import EndOfChannel, EndOfData
+from penstock.runtime.inputs import Inputs
+from penstock.runtime.intake import Intake
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.ports import (
     Abort,
@@ -103,9 +102,6 @@ class Task:
         self.subtask = subtask
         self.ended = False
         """Finished, failed or cancelled."""
-        self.rows_in = 0
-        self.busy = 0.0
-        """Seconds spent in operators."""
         self._graph = graph
         self._specs = graph.chain(subtask.chain).operators
         self._reports = reports
@@ -119,7 +115,6 @@ class Task:
         self._notify = notify
         self._mailbox: deque[Note] = deque()
         self._sizer = InFlightSizer(settings.in_flight)
-        self._slicer = Slicer(settings.step_budget, settings.in_flight.max_rows)
         self._inputs = Inputs(
             [(c, graph.edges[c.edge].target_input) for c in graph.input_channels(subtask)], transport, self._sizer
         )
@@ -135,14 +130,22 @@ class Task:
         self._chain: OperatorChain | None = None
         self._started = False
         self._finished = False
-        self._idle = False
         self._worked_until: float | None = None
         """Since when there has been input that was not processed; None: there was none after the last step."""
         self._dispatch: dict[type, Callable[..., None]] = {}
 
     @property
+    def rows_in(self) -> int:
+        return 0 if self._chain is None else self._driver.rows
+
+    @property
     def rows_out(self) -> int:
         return self._outputs.rows
+
+    @property
+    def busy(self) -> float:
+        """Seconds spent in operators."""
+        return 0.0 if self._chain is None else self._driver.busy
 
     # ---- from outside ----
     def put(self, note: Note) -> None:
@@ -196,7 +199,7 @@ class Task:
             reports=self._reports,
             clock=self._clock,
         )
-        self._source = self._make_source(chain)
+        self._driver = self._make_driver(chain)
         self._dispatch = self._make_dispatch()
         chain.open(self._context_of)
         restored = self._restored
@@ -204,17 +207,17 @@ class Task:
         if restored is not None:
             self._memory = restored.memory(self._specs[0].uid, self.subtask.index)
             self._event_time.restore(self._memory.watermarks(), self._memory.time)
-            self._idle = self._event_time.idle
             self._preload(restored)
 
-    def _make_source(self, chain: OperatorChain) -> SourceDriver | None:
-        head = chain.operators[0]
-        if not isinstance(head, SourceOperator):
-            return None
-        return SourceDriver(head, chain, self._outputs, self._event_time, self._clock, self._settings)
+    def _make_driver(self, chain: OperatorChain) -> Intake | SourceDriver:
+        head, time, checkpoints = chain.operators[0], self._event_time, self._checkpoints
+        outputs, clock, settings = self._outputs, self._clock, self._settings
+        if isinstance(head, SourceOperator):
+            return SourceDriver(head, chain, outputs, time, checkpoints, clock, settings)
+        return Intake(chain, self._inputs, outputs, time, checkpoints, self._sizer, clock, settings)
 
     def _make_dispatch(self) -> dict[type, Callable[..., None]]:
-        checkpoints, outputs, source = self._checkpoints, self._outputs, self._source
+        checkpoints, outputs, driver = self._checkpoints, self._outputs, self._driver
         return {
             Arrived: self._arrived,
             Granted: lambda note: outputs.granted(note.channel, note.limit),
@@ -224,7 +227,7 @@ class Task:
             Written: checkpoints.written,
             WriteFailed: checkpoints.write_failed,
             Cancel: self._cancel,
-            StopSources: lambda _: source.stop() if source is not None else None,
+            StopSources: lambda _: driver.stop(),
         }
 
     def _context_of(self, spec: OperatorSpec) -> OperatorContext:
@@ -246,8 +249,7 @@ class Task:
             return self._finish()
         self._inputs.grant_all()
         self._chain.resume(self._memory.time)
-        if self._idle:
-            self._outputs.control(Idle(active=False))
+        self._driver.resume()
         if self._memory.drained:
             self._end_of_data({})
 
@@ -283,73 +285,11 @@ class Task:
         self._checkpoints.collect_overtaken(now)
 
     def _work(self) -> int:
-        """One slice. Returns its rows."""
-        if self._source is not None:
-            return self._poll(self._source)
-        inputs, outputs = self._inputs, self._outputs
-        while not outputs.blocked and (channel := inputs.next()) is not None:
-            if channel.queue[0].__class__ is pa.RecordBatch:
-                return self._process(channel)
-            self._control(channel)
-            self._checkpoints.settle()
-        return 0
-
-    def _process(self, channel: InputChannel) -> int:
-        assert self._chain is not None
-        started = self._clock.now()
-        batch = self._inputs.take(channel, self._slicer.rows)
-        rows: int = batch.num_rows
-        if self._sizer.wants_bytes:
-            self._sizer.weigh(rows, batch.nbytes)
-        self._chain.process(batch, channel.input)
-        seconds = self._clock.now() - started
-        self._slicer.observe(rows, seconds)
-        self._inputs.consumed(channel, rows)
-        self._inputs.done_with(channel)
-        self._checkpoints.settle()
-        self.rows_in += rows
-        self.busy += seconds
-        return rows
-
-    def _poll(self, source: SourceDriver) -> int:
-        if self._checkpoints.drained or self._checkpoints.paused:
-            return 0
-        rows = 0
-        if not source.done and source.wake_at <= self._clock.now():
-            rows, seconds = source.poll()
-            self.rows_in += rows
-            self.busy += seconds
-        if source.done:
+        """One slice, and the end of all input where it comes. Returns the rows."""
+        rows = self._driver.work()
+        if self._driver.done and not self._checkpoints.drained and not self._checkpoints.paused:
             self._finish_operators()
         return rows
-
-    def _control(self, channel: InputChannel) -> None:
-        """The element at the head of a queue, which is neither rows nor a barrier."""
-        assert self._chain is not None
-        element = channel.queue[0]
-        time = self._event_time
-        advanced = False
-        if isinstance(element, Watermark):
-            advanced = time.watermark(channel.id, element.time)
-        elif isinstance(element, Idle):
-            advanced = time.silence(channel.id, not element.active)
-        elif isinstance(element, EndOfData):
-            if self._checkpoints.must_wait(channel.id):
-                return self._inputs.hold(channel.id)
-            self._inputs.end(channel)
-            advanced = time.end(channel.id)
-        channel.queue.popleft()
-        self._inputs.done_with(channel)
-        if self._checkpoints.drained:
-            return None
-        if advanced:
-            self._chain.advance(time.time)
-        if time.idle != self._idle:
-            self._idle = time.idle
-            self._outputs.control(Idle(active=not self._idle))
-        if time.all_ended:
-            self._finish_operators()
-        return None
 
     def _fire_timers(self) -> None:
         assert self._chain is not None
@@ -373,9 +313,7 @@ class Task:
         wake = _earlier(self._outputs.wake_at, self._checkpoints.wake_at)
         if blocked or self._checkpoints.drained or self._checkpoints.paused:
             return wake
-        if self._source is not None:
-            wake = _earlier(wake, self._source.wake_at)
-        return _earlier(wake, self._timer_at(now))
+        return _earlier(_earlier(wake, self._driver.wake_at), self._timer_at(now))
 
     def _timer_at(self, now: float) -> float | None:
         assert self._chain is not None
