@@ -65,7 +65,9 @@ class Chaos:
         """Inside production code: raises where the plan says so."""
         for fault in self._reached(point):
             subject = self._world.subject
-            if fault.action in (Action.STORE_ERROR, Action.STORE_SILENCE):
+            if fault.action is Action.STORE_GHOST:
+                self._world.files.haunt()
+            if fault.action in (Action.STORE_ERROR, Action.STORE_SILENCE, Action.STORE_GHOST):
                 self._happens(fault)
                 raise OSError(5, f"{SIMULATED} {fault}")
             dies = (fault.action is Action.KILL_DRIVER and isinstance(subject, SimulatedDriver)) or (

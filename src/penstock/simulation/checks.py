@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.connectors.collect import Collect
-from penstock.core.ids import CheckpointId, Uid
+from penstock.core.ids import Attempt, CheckpointId, Uid
 from penstock.core.lifecycle import JobState
 from penstock.simulation.build import JOB
 from penstock.simulation.faults import SIMULATED
@@ -24,7 +24,7 @@ from penstock.simulation.records import SEQ_BASE, Row, origin_of
 from penstock.simulation.story import Violation
 from penstock.simulation.topology import Kind, Node, Topology
 from penstock.store import layout
-from penstock.store.checkpoints import CheckpointStore
+from penstock.store.checkpoints import CheckpointStore, Claim
 
 if TYPE_CHECKING:
     from penstock.simulation.world import World
@@ -170,6 +170,25 @@ def _check_aggregates(sink: Node, expected: Expected, table: pa.Table, exactly_o
 
 
 # ---- the disk ----
+def _check_leftovers(world: World, claim: Claim) -> None:
+    """What dead attempts prepared in the sinks goes when the next driver comes; what was committed stays."""
+    assert claim.newest is not None
+    for sink in world.scenario.topology.sinks:
+        if sink.kind is not Kind.FILES:
+            continue
+        before = committed_rows(world, sink)
+        spec = world.driver.graph.chains[sink.number].operators[-1]
+        assert spec.sink is not None
+        committables = claim.newest.committables.get(spec.uid, ())
+        committer = spec.sink.committer(spec.uid, JOB)
+        committer.recover(claim.newest.checkpoint, committables, claim.generation, Attempt(1))
+        pending = [file.path for file in world.sink_files.list("") if file.path.endswith(".pending")]
+        if any(f"/{sink.uid}/" in path for path in pending):
+            raise Violation(f"{sink.uid} still has pending files after the next start: {pending[:3]}")
+        if not committed_rows(world, sink).equals(before):
+            raise Violation(f"{sink.uid}: the next start of the job changed what was committed")
+
+
 def _check_store(world: World) -> None:
     """One more driver comes, restores and cleans: nothing may be left that no retained checkpoint names."""
     assert world.scenario.checkpoints is not None
@@ -178,6 +197,7 @@ def _check_store(world: World) -> None:
     if claim.newest is None or claim.newest.checkpoint != world.witness.newest:
         found = claim.newest and claim.newest.checkpoint
         raise Violation(f"the newest complete checkpoint is {world.witness.newest}, but {found} is restored")
+    _check_leftovers(world, claim)
     retained = set(store.clean().retained)
     if not retained:
         raise Violation("no checkpoint is retained")

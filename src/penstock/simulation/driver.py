@@ -145,6 +145,7 @@ class SimulatedDriver(Actor):
         with self.world.acting(self):
             call()
             wake = self.master.tick() if self.outcome is None else None
+            self.master.validate()
         if wake is not None and wake <= self.world.scheduler.clock.now():
             self.world.scheduler.wake(self)
         else:

@@ -52,6 +52,7 @@ class Action(StrEnum):
     SECOND_DRIVER = "start a second driver while the first lives on"
     STORE_ERROR = "fail a store operation"
     STORE_SILENCE = "lose the answer of a store operation that took effect"
+    STORE_GHOST = "fail a store operation that takes effect later all the same"
     REPEAT_MESSAGE = "deliver a message once more, later"
     STALL = "stop a task, a channel or a connection for a while"
     USER_ERROR = "raise in user code"
@@ -118,6 +119,7 @@ _KINDS: tuple[_Kind, ...] = (
     (Action.SECOND_DRIVER, 6, _DRIVER_POINTS),
     (Action.STORE_ERROR, 8, _ERROR_POINTS),
     (Action.STORE_SILENCE, 5, _SILENCE_POINTS),
+    (Action.STORE_GHOST, 4, (Point.LOG,)),
     (Action.REPEAT_MESSAGE, 12, (Point.TO_MASTER, Point.TO_WORKER, Point.ACK_DELIVERED)),
     (Action.STALL, 12, (Point.STEP, Point.BARRIER, Point.ACK_SENT)),
     (Action.USER_ERROR, 5, (Point.STEP, Point.BARRIER)),
@@ -145,7 +147,7 @@ def random_faults(random: Random, checkpointing: bool) -> tuple[Fault, ...]:
     """None in one run of seven: a run without faults must be right as well. Without checkpoints nothing is promised for
     a lost driver."""
     kinds = [kind for kind in _KINDS if checkpointing or kind[0] not in _DRIVER_FAULTS]
-    count = random.choices((0, 1, 2, 3, 5, 8), (14, 22, 24, 18, 14, 8))[0]
+    count = random.choices((0, 1, 2, 3, 5, 8), (14, 14, 24, 22, 16, 10))[0]
     return tuple(_random_fault(random, kinds) for _ in range(count))
 
 

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 
 from penstock.simulation.scenario import random_scenario
-from penstock.simulation.story import Violation
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def simulate(seed: int) -> Outcome:
         with _quiet():
             world.run()
             check(world)
-    except Violation as broken:
+    except AssertionError as broken:
         violation = str(broken)
         world.story.tell(f"VIOLATION at step {world.scheduler.steps}: {violation}")
     return Outcome(

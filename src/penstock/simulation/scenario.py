@@ -88,7 +88,7 @@ def _only_scripted(topology: Topology) -> Topology:
 
 def _checkpoints(random: Random, mode: Mode, tick: float) -> CheckpointSettings:
     return CheckpointSettings(
-        every=tick * random.choice((20, 60, 150)),
+        every=tick * random.choice((200, 400) if mode is Mode.STOP_THE_WORLD else (40, 100, 200)),
         mode=mode,
         alignment_timeout=tick * random.choice((0, 10, 50)),
         timeout=tick * random.choice((1_500, 5_000, 100_000)),

@@ -106,6 +106,7 @@ class TaskActor(Actor):
 
     def _step(self) -> None:
         wake = self.task.step()
+        self.task.validate()
         if wake is not None and wake <= self._scheduler.clock.now():
             self._scheduler.wake(self)
         else:

@@ -15,6 +15,7 @@ from penstock.core.restarts import FixedDelay
 from penstock.runtime.master import Master
 from penstock.simulation.build import JOB, build_job
 from penstock.simulation.chaos import Chaos, Killed
+from penstock.simulation.disk import StoreDisk
 from penstock.simulation.driver import SimulatedDriver
 from penstock.simulation.faults import CRASHES, Point
 from penstock.simulation.files import MemoryFiles
@@ -79,7 +80,7 @@ class World:
         self.witness = Witness(exactly_once=scenario.exactly_once, in_time=scenario.exactly_once and not scenario.idle)
         self.chaos = Chaos(self, scenario.faults)
         self.ledger = Ledger(self.witness, self.chaos.reach_disk, scenario.checkpoints is not None)
-        self.files = MemoryFiles(self._before_store, self._after_store, self.scheduler.clock.now)
+        self.files = StoreDisk(self)
         self.sink_files = MemoryFiles(self._before_sink, now=self.scheduler.clock.now)
         self.subject: Process | None = None
         self.living = 0
@@ -206,34 +207,7 @@ class World:
         self._starting.remove(start)
         self.scheduler.retire(start)
 
-    # ---- disks ----
-    def _before_store(self, operation: str, path: str) -> None:
-        point = _store_point(operation, path, done=False)
-        if point is not None:
-            self.chaos.reach_disk(point)
-
-    def _after_store(self, operation: str, path: str) -> None:
-        driver = self.subject.number if isinstance(self.subject, SimulatedDriver) else 0
-        self.witness.disk(self.files, operation, path, driver)
-        point = _store_point(operation, path, done=True)
-        if point is not None:
-            self.chaos.reach_disk(point)
-
+    # ---- the sinks' disk ----
     def _before_sink(self, operation: str, path: str) -> None:
         if operation not in ("read", "list", "exists"):
             self.chaos.reach_disk(Point.SINK)
-
-
-def _store_point(operation: str, path: str, done: bool) -> Point | None:
-    match operation:
-        case "write" if path.endswith(".data"):
-            return Point.DATA_DONE if done else Point.DATA
-        case "write" if path.endswith(".committables"):
-            return None if done else Point.COMMITTABLES
-        case "write" if path.startswith("checkpoints/"):
-            return Point.METADATA_DONE if done else Point.METADATA
-        case "create" if path.startswith("log/"):
-            return Point.LOG_DONE if done else Point.LOG
-        case "delete":
-            return Point.DELETE_DONE if done else Point.DELETE
-    return None
