@@ -10,6 +10,7 @@ On a normal return no thread and no socket is left: Spark uses the process again
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import queue
@@ -52,6 +53,7 @@ from penstock.runtime.network.tls import TlsFiles, client_context, server_contex
 from penstock.runtime.pool import Pool
 from penstock.runtime.ports import Abort, Complete, Trigger
 from penstock.runtime.reports import error_report
+from penstock.runtime.warmup import warm_up
 from penstock.store.opening import open_files
 
 _LOG: Final = logging.getLogger(__name__)
@@ -60,6 +62,8 @@ _DIAL_TIMEOUT: Final = 3.0
 _SUSPICION: Final = 0.2
 """Seconds between the break of a data connection and our report of it: mostly the peer has died, which the master sees
 by itself and tells better, or it is being reset and so shall we."""
+_IDLE_BEFORE_WARM_UP: Final = 0.5
+"""Seconds without orders after which a worker is taken for a spare, and uses its time."""
 STUCK_EXIT: Final = 77
 """Exit code of a worker that ended itself because a user function did not return."""
 
@@ -126,6 +130,7 @@ class _Worker:
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._attempt: AttemptRun | None = None
         self._suspicion: tuple[float, _Broken] | None = None
+        self._warm = False
         self._dialler = Dialler(self._id, config.secret, client_context(config.tls), _DIAL_TIMEOUT)
         self._control = ControlClient(
             self._dialler,
@@ -176,16 +181,22 @@ class _Worker:
         self._control.close()
 
     def _next_event(self) -> _Event | None:
-        """None when a suspicion has become old enough to be told."""
-        if self._suspicion is None:
-            return self._events.get()
-        due, broken = self._suspicion
+        """None when nothing came before something else was due: telling a suspicion, or warming up."""
         try:
-            return self._events.get(timeout=max(0.0, due - time.monotonic()))
+            return self._events.get(timeout=self._time_to_wait())
         except queue.Empty:
-            self._suspicion = None
-            self._report_broken(broken)
+            if self._suspicion is not None:
+                suspicion, self._suspicion = self._suspicion[1], None
+                self._report_broken(suspicion)
+            elif not isinstance(self._around, Exception):
+                self._warm = True
+                self._pool.submit(functools.partial(warm_up, self._around.graph, self._around.clock))
             return None
+
+    def _time_to_wait(self) -> float | None:
+        if self._suspicion is not None:
+            return max(0.0, self._suspicion[0] - time.monotonic())
+        return None if self._warm or self._attempt is not None else _IDLE_BEFORE_WARM_UP
 
     def _obey(self, event: _Event) -> None:
         if isinstance(event, Deploy):
