@@ -17,6 +17,10 @@ SIMULATED = "simulated:"
 """Errors that faults raise begin with it."""
 
 
+KIND = "fault: "
+"""Before the name of an action, in the figures of a run."""
+
+
 class Point(StrEnum):
     STEP = "step"
     """Any action of the schedule."""

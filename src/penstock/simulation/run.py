@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 
+from penstock.simulation.faults import KIND
 from penstock.simulation.scenario import random_scenario
 
 
@@ -48,6 +49,8 @@ class Summary:
     restores: int
     steps: int
     seconds: float
+    kinds: dict[str, int]
+    """How often each kind of fault happened."""
     failures: list[Failure] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
@@ -133,5 +136,6 @@ def _sum_up(outcomes: list[Outcome], seconds: float) -> Summary:
         restores=figures["restores"],
         steps=sum(outcome.steps for outcome in outcomes),
         seconds=round(seconds, 3),
+        kinds={name.removeprefix(KIND): n for name, n in sorted(figures.items()) if name.startswith(KIND)},
         failures=failures,
     )

@@ -17,7 +17,7 @@ from penstock.simulation.build import JOB, build_job
 from penstock.simulation.chaos import Chaos, Killed
 from penstock.simulation.disk import StoreDisk
 from penstock.simulation.driver import SimulatedDriver
-from penstock.simulation.faults import CRASHES, Point
+from penstock.simulation.faults import CRASHES, KIND, Point
 from penstock.simulation.files import MemoryFiles
 from penstock.simulation.ledger import Ledger
 from penstock.simulation.scenario import Scenario
@@ -138,7 +138,8 @@ class World:
 
     def figures(self) -> dict[str, int]:
         happened = self.chaos.plan.happened
-        return {
+        kinds = {f"{KIND}{action}": count for action, count in happened.items()}
+        return kinds | {
             "crashes": sum(happened[action] for action in CRASHES),
             "faults": happened.total(),
             "checkpoints": len(self.witness.completed),
