@@ -60,11 +60,13 @@ def _embedded_settings(scratch: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(Path(scratch, "warehouse")),
         "spark.local.dir": str(Path(scratch, "local")),
+        "spark.python.daemon.module": "penstock.spark.daemon",
         # A worker does no Spark I/O for as long as the job runs.
         "spark.python.worker.killOnIdleTimeout": "false",
         "spark.speculation": "false",
         # The JVM only hosts: it need not optimise itself for hours of work.
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
+        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
     }
 
 

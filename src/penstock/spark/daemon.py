@@ -1,0 +1,33 @@
+"""Spark's Python daemon with Penstock loaded, so that the workers it forks start with everything in memory.
+
+A worker's own imports and kernels take longer than everything else between the loss of a process and the first output
+of its replacement. The embedded session runs this module in place of `pyspark.daemon`; other sessions can, by the setting
+`spark.python.daemon.module=penstock.spark.daemon`. Nothing loaded here starts a thread, which a fork would lose.
+"""
+
+from __future__ import annotations
+
+import gc
+
+from pyspark import daemon
+
+
+def _load() -> None:
+    import polars  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+
+    import penstock.runtime.worker
+    import penstock.sinks
+    import penstock.sources  # noqa: F401
+    from penstock.operators.warmup import warm_up
+    from penstock.runtime.clock import SystemClock
+
+    warm_up(SystemClock())
+    # What is loaded stays: collections in the workers need not look at it, nor copy its pages.
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    _load()
+    daemon.manager()
