@@ -205,15 +205,23 @@ def test_a_checkpoint_from_before_the_end_does_not_end_the_task() -> None:
 
 
 def test_a_task_that_still_has_rows_to_send_takes_part_in_checkpoints_and_does_not_end() -> None:
-    lone = Lone(Seen, grant=0)
-    lone.arrives(A, rows(0, [1]))
+    class Last(Seen):
+        def finish(self, out: Collector) -> None:
+            out.emit(rows(5, [5]))
+
+    lone = end_of_input(Lone(Last, grant=0))
     lone.run()
-    lone.grant(OUT[1], 100).grant(OUT[0], 0)
-    end_of_input(lone).run()
-    assert lone.reports.events == [], "a blocked task takes no end of data either"
-    lone.grant(OUT[0], 100)
-    lone.run()
+    for id in (1, 2):
+        lone.arrives(A, barrier(id)).arrives(B, barrier(id))
+        lone.run()
+        lone.complete(id).run()
+    end_of_channels(lone).run()
+    assert lone.acknowledged == [1, 2]
     assert lone.reports.events == ["drained"]
+    lone.grant(OUT[0], 10).grant(OUT[1], 10)
+    lone.run()
+    assert lone.sent()[-4:] == [EndOfData(), barrier(1), barrier(2), EndOfChannel()]
+    assert lone.reports.events == ["drained", "finished"]
 
 
 def test_without_checkpoints_a_task_ends_with_its_input_and_hands_over_its_output() -> None:
