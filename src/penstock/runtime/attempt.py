@@ -19,7 +19,7 @@ from penstock.core.ids import SubtaskId, WorkerId
 from penstock.core.settings import RuntimeSettings
 from penstock.graph.job import JobGraph
 from penstock.operators.base import Clock
-from penstock.runtime.control.messages import Assignment, Deploy, Restore, ToMaster
+from penstock.runtime.control.messages import Assignment, Deploy, Figures, Restore, ToMaster
 from penstock.runtime.network.dialling import Dialler
 from penstock.runtime.network.exchange import Exchange
 from penstock.runtime.pool import Pool
@@ -83,8 +83,9 @@ class AttemptRun:
             connected=self._all_connected,
             broken=events.broken,
         )
-        for assignment in deploy.assignments:
-            self._threads[assignment.subtask].host(self._task(assignment, deploy))
+        self._tasks = {assignment.subtask: self._task(assignment, deploy) for assignment in deploy.assignments}
+        for subtask, task in self._tasks.items():
+            self._threads[subtask].host(task)
 
     @property
     def subtasks(self) -> Sequence[SubtaskId]:
@@ -123,6 +124,15 @@ class AttemptRun:
 
     def drain(self) -> None:
         self._put_all(StopSources())
+
+    def figures(self) -> Figures:
+        tasks = {str(subtask): task for subtask, task in self._tasks.items()}
+        return Figures(
+            self.number,
+            rows_in={name: task.rows_in for name, task in tasks.items()},
+            rows_out={name: task.rows_out for name, task in tasks.items()},
+            busy={name: task.busy for name, task in tasks.items()},
+        )
 
     def cancel(self, grace: float) -> list[SubtaskId]:
         """Ends tasks, threads and links. Returns the subtasks that are still in a user function after `grace`."""

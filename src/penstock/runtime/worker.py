@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import queue
 import secrets
@@ -58,6 +59,8 @@ from penstock.store.opening import open_files
 
 _LOG: Final = logging.getLogger(__name__)
 _SNAPSHOT_THREADS: Final = 4
+_LAST_WORK: Final = 30.0
+"""Seconds that writes (or the compilation of kernels) may take after the end of the job."""
 _DIAL_TIMEOUT: Final = 3.0
 _SUSPICION: Final = 0.2
 """Seconds between the break of a data connection and our report of it: mostly the peer has died, which the master sees
@@ -131,6 +134,8 @@ class _Worker:
         self._attempt: AttemptRun | None = None
         self._suspicion: tuple[float, _Broken] | None = None
         self._warm = False
+        self._idle_since = time.monotonic()
+        self._figures_due = 0.0
         self._dialler = Dialler(self._id, config.secret, client_context(config.tls), _DIAL_TIMEOUT)
         self._control = ControlClient(
             self._dialler,
@@ -140,7 +145,11 @@ class _Worker:
             received=self._events.put,
             lost=lambda reason: self._events.put(_MasterLost(reason)),
         )
-        self._door = Door(self._control.local_host, config.secret, server_context(config.tls))
+        try:
+            self._door = Door(self._control.local_host, config.secret, server_context(config.tls))
+        except BaseException:
+            self._control.close()
+            raise
         self._pool = Pool("snapshots", _SNAPSHOT_THREADS)
         self._around: Surroundings | Exception
 
@@ -176,27 +185,37 @@ class _Worker:
     def close(self) -> None:
         self._end_attempt()
         self._door.close()
-        if not self._pool.close(self._settings.cancel_grace):
-            self._end_process("a write to the checkpoint directory did not return")
+        if not self._pool.close(_LAST_WORK):
+            self._end_process(f"a write to the checkpoint directory did not return within {_LAST_WORK:g} s")
         self._control.close()
 
     def _next_event(self) -> _Event | None:
-        """None when nothing came before something else was due: telling a suspicion, or warming up."""
+        """None when something else was due before anything came."""
+        due = self._next_due()
         try:
-            return self._events.get(timeout=self._time_to_wait())
+            return self._events.get(timeout=None if due is None else max(0.0, due - time.monotonic()))
         except queue.Empty:
-            if self._suspicion is not None:
-                suspicion, self._suspicion = self._suspicion[1], None
-                self._report_broken(suspicion)
-            elif not isinstance(self._around, Exception):
-                self._warm = True
-                self._pool.submit(functools.partial(warm_up, self._around.graph, self._around.clock))
+            self._do_what_is_due()
             return None
 
-    def _time_to_wait(self) -> float | None:
-        if self._suspicion is not None:
-            return max(0.0, self._suspicion[0] - time.monotonic())
-        return None if self._warm or self._attempt is not None else _IDLE_BEFORE_WARM_UP
+    def _next_due(self) -> float | None:
+        if self._attempt is not None:
+            return min(self._figures_due, self._suspicion[0] if self._suspicion else math.inf)
+        return None if self._warm else self._idle_since + _IDLE_BEFORE_WARM_UP
+
+    def _do_what_is_due(self) -> None:
+        now = time.monotonic()
+        if self._attempt is None:
+            self._warm = True
+            if isinstance(self._around, Surroundings):
+                self._pool.submit(functools.partial(warm_up, self._around.graph, self._around.clock))
+            return
+        if now >= self._figures_due:
+            self._figures_due = now + self._settings.heartbeat_every
+            self._control.send(self._attempt.figures())
+        if self._suspicion is not None and now >= self._suspicion[0]:
+            suspicion, self._suspicion = self._suspicion[1], None
+            self._report_broken(self._attempt, suspicion)
 
     def _obey(self, event: _Event) -> None:
         if isinstance(event, Deploy):
@@ -254,6 +273,7 @@ class _Worker:
 
     def _end_attempt(self) -> None:
         attempt, self._attempt, self._suspicion = self._attempt, None, None
+        self._idle_since = time.monotonic()
         if attempt is None:
             return
         self._door.shut()
@@ -266,10 +286,8 @@ class _Worker:
                 + "\n".join(map(attempt.where_is, stuck))
             )
 
-    def _report_broken(self, broken: _Broken) -> None:
-        if self._attempt is None or broken.attempt != self._attempt.number:
-            return
-        subtask = self._attempt.subtasks[0]
+    def _report_broken(self, attempt: AttemptRun, broken: _Broken) -> None:
+        subtask = attempt.subtasks[0]
         message = f"worker {self._id} lost its data connection to worker {broken.peer}: {broken.reason}"
         self._control.send(
             TaskFailed(broken.attempt, subtask, ErrorReport(message, uid=subtask.chain, subtask=subtask.index))
