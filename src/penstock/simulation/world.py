@@ -28,7 +28,7 @@ from penstock.simulation.witness import Witness
 from penstock.simulation.worker import SimulatedWorker
 from penstock.store.checkpoints import CheckpointStore
 
-MAX_STEPS = 40_000
+MAX_STEPS = 20_000
 """A job that has not ended by then hangs: the longest runs need a small part of it."""
 
 Process = SimulatedWorker | SimulatedDriver

@@ -1,0 +1,231 @@
+"""The simulation must be able to fail: each rule of the product, broken on purpose, is found out within a few runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+import pytest
+
+import penstock.core.store
+from penstock.core.barrier import Mode
+from penstock.core.ids import CheckpointId, Generation
+from penstock.core.pending import PendingCheckpoint, Phase
+from penstock.core.record import SubtaskRecord
+from penstock.core.store import Classified, Completed, Log
+from penstock.core.watermarks import WatermarkCombiner
+from penstock.operators.sink import SinkOperator
+from penstock.runtime import channel_state, snapshot
+from penstock.runtime.commits import Commits
+from penstock.runtime.inputs import Inputs
+from penstock.runtime.master import Master
+from penstock.runtime.outputs import Outputs
+from penstock.runtime.records import RecordWriter
+from penstock.runtime.restored import RestoredSubtask, TaskMemory
+from penstock.runtime.task import Task
+from penstock.runtime.taskcheckpoints import TaskCheckpoints
+from penstock.simulation.faults import CRASHES, Action
+from penstock.simulation.run import simulate
+from penstock.simulation.scenario import Scenario, random_scenario
+from penstock.simulation.topology import Kind
+from penstock.state.timers import Timers
+
+SEEDS = 3000
+"""So many scenarios are looked at; those that can show the mutation are run, until it is found."""
+
+Fits = Callable[[Scenario], bool]
+
+
+def first_violation(fits: Fits, runs: int = 60) -> str | None:
+    """Of the runs whose scenario fits; or what production code raised because of the mutation."""
+    for scenario in islice(filter(fits, map(random_scenario, range(SEEDS))), runs):
+        try:
+            violation = simulate(scenario.seed).violation
+        except Exception as error:
+            violation = f"{type(error).__name__}: {error}"
+        if violation is not None:
+            return violation
+    return None
+
+
+def in_modes(*modes: Mode) -> Fits:
+    """With a crash after the first checkpoint, so that there is something to restore."""
+
+    def fits(scenario: Scenario) -> bool:
+        crashes = any(fault.action in CRASHES and fault.after for fault in scenario.faults)
+        return crashes and scenario.checkpoints is not None and scenario.checkpoints.mode in modes
+
+    return fits
+
+
+def with_fault(*actions: Action) -> Fits:
+    return lambda scenario: any(fault.action in actions for fault in scenario.faults)
+
+
+ALIGNED = in_modes(Mode.ALIGNED, Mode.STOP_THE_WORLD)
+OVERTAKING = in_modes(Mode.UNALIGNED, Mode.ADAPTIVE)
+EXACTLY_ONCE = in_modes(*(mode for mode in Mode if mode.exactly_once))
+
+
+def fan_in(fits: Fits) -> Fits:
+    return lambda scenario: fits(scenario) and any(len(node.links) > 1 for node in scenario.topology.nodes)
+
+
+def stateful(fits: Fits) -> Fits:
+    return lambda scenario: fits(scenario) and any(node.kind is Kind.PROCESS for node in scenario.topology.nodes)
+
+
+def without_effect(*arguments: Any, **options: Any) -> None:
+    pass
+
+
+def do_not_hold_channels(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Inputs, "hold", without_effect)
+
+
+def drop_overtaken_records(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(channel_state, "capture", _capture_nothing(channel_state.capture))
+
+
+def _capture_nothing(capture: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda kind, channel, elements: capture(kind, channel, [])
+
+
+def send_rows_before_the_barrier_that_came_first(patch: pytest.MonkeyPatch) -> None:
+    def overtaking(self: Outputs, barrier: Any, deadline: float | None) -> None:
+        self.forward_overtaking(barrier)
+
+    patch.setattr(Outputs, "forward", overtaking)
+
+
+def commit_before_the_record_is_written(patch: pytest.MonkeyPatch) -> None:
+    def told_too_early(self: RecordWriter, record: Any) -> None:
+        self._outcomes.record_written(record.checkpoint)
+
+    patch.setattr(RecordWriter, "write", told_too_early)
+
+
+def restore_from_an_older_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    original = Master.completed
+
+    def forgetting(self: Master, record: Any) -> None:
+        older = self._restore_point
+        original(self, record)
+        self._restore_point = older
+
+    patch.setattr(Master, "completed", forgetting)
+
+
+def let_a_fenced_driver_go_on(patch: pytest.MonkeyPatch) -> None:
+    """The driver that was overtaken completes its checkpoint as if it still owned the store."""
+    original = penstock.core.store.complete
+
+    def owner_anyway(log: Log, generation: Generation, *rest: Any) -> Completed:
+        made = original(log, log.generation, *rest)
+        return made
+
+    patch.setattr(penstock.core.store, "check_owner", without_effect)
+    patch.setattr(penstock.core.store, "complete", owner_anyway)
+
+
+def forget_what_an_aborted_checkpoint_prepared(patch: pytest.MonkeyPatch) -> None:
+    original = SinkOperator.snapshot
+
+    def forgetful(self: SinkOperator, barrier: Any) -> Any:
+        self._unconfirmed.clear()
+        return original(self, barrier)
+
+    patch.setattr(SinkOperator, "snapshot", forgetful)
+
+
+def do_not_replay_records_in_flight(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Task, "_preload", without_effect)
+
+
+def do_not_restore_timers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Timers, "restore", without_effect)
+
+
+def do_not_restore_event_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WatermarkCombiner, "restore", without_effect)
+    patch.setattr(RestoredSubtask, "memory", lambda self, head, subtask: TaskMemory())
+
+
+def delete_what_is_still_needed(patch: pytest.MonkeyPatch) -> None:
+    original = penstock.core.store.deletions
+
+    def greedy(classified: Classified, metadata: Any) -> Sequence[str]:
+        return (*original(classified, metadata), *sorted(metadata))
+
+    patch.setattr(penstock.core.store, "deletions", greedy)
+
+
+def tell_of_completion_twice(patch: pytest.MonkeyPatch) -> None:
+    original = TaskCheckpoints.complete
+
+    def twice(self: TaskCheckpoints, checkpoint: CheckpointId) -> None:
+        if checkpoint in self._taken:
+            self._chain.complete(checkpoint)
+        original(self, checkpoint)
+
+    patch.setattr(TaskCheckpoints, "complete", twice)
+
+
+def take_a_failed_write_for_done(patch: pytest.MonkeyPatch) -> None:
+    def done_anyway(self: snapshot.Snapshots, note: Any) -> None:
+        pending = self._pending.get(note.checkpoint)
+        if pending is not None:
+            pending.open_tickets.discard(note.ticket)
+            self._acknowledge_if_done(pending)
+
+    patch.setattr(snapshot.Snapshots, "failed", done_anyway)
+
+
+def complete_without_the_last_acknowledgement(patch: pytest.MonkeyPatch) -> None:
+    original = PendingCheckpoint.acknowledge
+
+    def generous(self: PendingCheckpoint, record: Any, committables: Any) -> None:
+        original(self, record, committables)
+        if len(self.waiting) == 1:
+            missing = self.waiting.pop()
+            self.acknowledged[missing] = SubtaskRecord(missing)
+            self.phase = Phase.READY
+
+    patch.setattr(PendingCheckpoint, "acknowledge", generous)
+
+
+def do_not_commit_again_after_a_restore(patch: pytest.MonkeyPatch) -> None:
+    original = Commits.recover
+
+    def forgetful(self: Commits, checkpoint: Any, committables: Any, *rest: Any) -> None:
+        original(self, checkpoint, {}, *rest)
+
+    patch.setattr(Commits, "recover", forgetful)
+
+
+MUTATIONS: list[tuple[Callable[[pytest.MonkeyPatch], None], Fits]] = [
+    (do_not_hold_channels, fan_in(ALIGNED)),
+    (drop_overtaken_records, OVERTAKING),
+    (do_not_replay_records_in_flight, OVERTAKING),
+    (send_rows_before_the_barrier_that_came_first, ALIGNED),
+    (commit_before_the_record_is_written, EXACTLY_ONCE),
+    (complete_without_the_last_acknowledgement, EXACTLY_ONCE),
+    (restore_from_an_older_checkpoint, EXACTLY_ONCE),
+    (let_a_fenced_driver_go_on, with_fault(Action.SECOND_DRIVER)),
+    (forget_what_an_aborted_checkpoint_prepared, with_fault(Action.SNAPSHOT_ERROR, Action.STORE_ERROR)),
+    (do_not_commit_again_after_a_restore, with_fault(Action.KILL_DRIVER)),
+    (do_not_restore_timers, stateful(EXACTLY_ONCE)),
+    (do_not_restore_event_time, EXACTLY_ONCE),
+    (delete_what_is_still_needed, EXACTLY_ONCE),
+    (tell_of_completion_twice, EXACTLY_ONCE),
+    (take_a_failed_write_for_done, with_fault(Action.STORE_ERROR, Action.STORE_SILENCE)),
+]
+
+
+@pytest.mark.parametrize(("mutate", "fits"), MUTATIONS, ids=[mutate.__name__ for mutate, _ in MUTATIONS])
+def test_a_broken_rule_is_found(
+    mutate: Callable[[pytest.MonkeyPatch], None], fits: Fits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutate(monkeypatch)
+    assert first_violation(fits) is not None
