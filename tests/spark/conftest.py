@@ -1,0 +1,38 @@
+"""One embedded Spark session serves all tests of this process that do not say otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.spark.session import session_for
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Any:
+    return session_for(4, None)
+
+
+@pytest.fixture
+def start(spark: Any) -> Iterator[Callable[..., Any]]:
+    """Starts pipelines; whatever becomes of the test, nothing of them stays behind."""
+    jobs = []
+
+    def start_pipeline(pipeline: Any, **options: Any) -> Any:
+        jobs.append(pipeline.start(**options))
+        return jobs[-1]
+
+    yield start_pipeline
+    for job in jobs:
+        if not job.done():
+            job.cancel()
