@@ -248,10 +248,12 @@ class Task:
             self._outputs.control(EndOfData())
             return self._finish()
         self._inputs.grant_all()
+        if self._memory.drained:
+            # Its operators have finished, at the end of time: nothing before that may be said to them again.
+            return self._end_of_data({})
         self._chain.resume(self._memory.time)
         self._driver.resume()
-        if self._memory.drained:
-            self._end_of_data({})
+        return None
 
     # ---- one step ----
     def _step(self) -> float | None:
