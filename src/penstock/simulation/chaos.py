@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.core.barrier import Purpose
 from penstock.simulation.driver import SimulatedDriver
 from penstock.simulation.faults import SIMULATED, Action, Fault, FaultPlan, Point
+from penstock.simulation.scenario import other_checkpoints
 from penstock.simulation.scheduler import Actor
 from penstock.simulation.worker import SimulatedWorker
 
@@ -114,6 +115,14 @@ class Chaos:
             case Action.TRIGGER if self._world.scenario.checkpoints is not None:
                 self._happens(fault)
                 driver.on_master(lambda: driver.master.trigger(Purpose.CHECKPOINT))
+            case Action.CONFIGURE if self._world.scenario.checkpoints is not None:
+                self._happens(fault)
+                settings = other_checkpoints(self._world.random, self._world.scenario)
+                self._world.story.tell(str(settings))
+                driver.on_master(lambda: driver.master.configure(settings))
+            case Action.CANCEL:
+                self._happens(fault)
+                driver.on_master(driver.master.cancel)
             case Action.USER_ERROR:
                 self._happens(fault)
                 self._world.witness.raise_in_process = True

@@ -62,6 +62,8 @@ class Action(StrEnum):
     USER_ERROR = "raise in user code"
     SNAPSHOT_ERROR = "raise in a snapshot"
     TRIGGER = "ask for a checkpoint by hand"
+    CONFIGURE = "change how checkpoints are taken"
+    CANCEL = "cancel the job; its user starts it again"
 
 
 CRASHES = frozenset(
@@ -129,22 +131,24 @@ _KINDS: tuple[_Kind, ...] = (
     (Action.USER_ERROR, 5, (Point.STEP, Point.BARRIER)),
     (Action.SNAPSHOT_ERROR, 4, (Point.BARRIER, Point.STEP)),
     (Action.TRIGGER, 6, (Point.STEP, Point.BARRIER, Point.ACK_DELIVERED)),
+    (Action.CONFIGURE, 5, (Point.STEP, Point.BARRIER, Point.ACK_DELIVERED)),
+    (Action.CANCEL, 4, (Point.STEP, Point.ACK_DELIVERED, Point.DEPLOY, Point.RESET)),
 )
 _REACH = {
-    Point.STEP: 200,
-    Point.TO_MASTER: 25,
-    Point.TO_WORKER: 25,
-    Point.ACK_SENT: 15,
-    Point.ACK_DELIVERED: 15,
-    Point.BARRIER: 20,
-    Point.DATA: 15,
-    Point.DATA_DONE: 15,
-    Point.SINK: 10,
+    Point.STEP: 150,
+    Point.TO_MASTER: 20,
+    Point.TO_WORKER: 15,
+    Point.ACK_SENT: 10,
+    Point.ACK_DELIVERED: 10,
+    Point.BARRIER: 15,
+    Point.DATA: 10,
+    Point.DATA_DONE: 10,
+    Point.SINK: 6,
 }
 """How often a point is reached between two checkpoints or so; points that are not named, a few times."""
 
 
-_DRIVER_FAULTS = (Action.KILL_DRIVER, Action.SECOND_DRIVER)
+_DRIVER_FAULTS = (Action.KILL_DRIVER, Action.SECOND_DRIVER, Action.CANCEL)
 
 
 def random_faults(random: Random, checkpointing: bool) -> tuple[Fault, ...]:
@@ -158,7 +162,7 @@ def random_faults(random: Random, checkpointing: bool) -> tuple[Fault, ...]:
 def _random_fault(random: Random, kinds: Sequence[_Kind]) -> Fault:
     action, _, points = random.choices(kinds, [weight for _, weight, _ in kinds])[0]
     point = random.choice(points)
-    return Fault(point, random.randint(1, _REACH.get(point, 4)), action, random.choice((0, 1, 1, 2, 3)))
+    return Fault(point, random.randint(1, _REACH.get(point, 3)), action, random.choice((0, 1, 1, 1, 2)))
 
 
 class FaultPlan:

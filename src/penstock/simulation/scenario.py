@@ -80,6 +80,12 @@ def random_scenario(seed: int) -> Scenario:
     )
 
 
+def other_checkpoints(random: Random, scenario: Scenario) -> CheckpointSettings:
+    """Other settings for the running job, with the same guarantee."""
+    modes = [mode for mode in Mode if mode.exactly_once] if scenario.exactly_once else [Mode.AT_LEAST_ONCE]
+    return _checkpoints(random, random.choice(modes), scenario.tick)
+
+
 def _only_scripted(topology: Topology) -> Topology:
     """Scripted sources tell where they stopped when the job is drained; generators do not."""
     nodes = (replace(node, kind=Kind.SOURCE) if node.kind.is_source else node for node in topology.nodes)
