@@ -23,6 +23,7 @@ _FRUITLESS: Final = 4
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 _GRACE: Final = 5.0
+_JAVA: Final = ("at ", "Caused by: ", "... ", "Driver stacktrace:", "Suppressed: ")
 
 
 class SparkDeployment:
@@ -89,5 +90,11 @@ class SparkDeployment:
         try:
             slots.mapInArrow(self._function, "worker string").collect()
         except Exception as error:
-            return f"{type(error).__name__}: {error}"
+            return _without_java(f"{type(error).__name__}: {error}")
         return "all tasks returned"
+
+
+def _without_java(message: str) -> str:
+    """Spark's message without the stack of the JVM; what a Python worker raised stays."""
+    lines = message.splitlines()
+    return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith(_JAVA)).strip()

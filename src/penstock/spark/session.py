@@ -14,7 +14,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 _LOCK: Final = threading.Lock()
-_MINIMUM_SLOTS: Final = 16
+_MINIMUM_SLOTS: Final = 32
 """Local slots are only permissions to run, so the embedded session has enough of them for several jobs and spares."""
 _TASK_FAILURES: Final = 8
 """How often Spark replaces one worker before it gives the whole Spark job up and we submit it again. Few enough for an
