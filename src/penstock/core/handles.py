@@ -58,8 +58,7 @@ class SnapshotFigures:
     """Of one subtask's part in one checkpoint; durations in milliseconds."""
 
     start_delay_ms: float = 0.0
-    """From the first sign of the checkpoint here back to nothing known earlier: 0 at sources; else patience-
-    independent wait in the queue."""
+    """How long the first barrier waited in its queue, until it was at the head or overtook. 0 at sources."""
     alignment_ms: float = 0.0
     sync_ms: float = 0.0
     async_ms: float = 0.0

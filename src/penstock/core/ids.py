@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import NewType
 
 CheckpointId = NewType("CheckpointId", int)
-"""Rises by one for every checkpoint or savepoint that a job ever triggers; never used twice."""
+"""Rises by one for every checkpoint or savepoint that a driver triggers. Another driver may use the number of one that
+never completed again; generations tell the two apart."""
 
 Attempt = NewType("Attempt", int)
 """One run of the whole graph between two failures. Every message and file of a run carries it, so that what a dead

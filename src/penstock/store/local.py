@@ -22,8 +22,8 @@ from penstock.state.parts import Buffer
 from penstock.store.files import FileInfo
 
 STALE_AFTER = 3600.0
-"""Seconds after which a temporary file has no writer any more: every write touches it, and no single write takes so "
-"long."""
+"""Seconds after which a temporary file has no writer any more: every write touches it, and no single write takes so
+long."""
 _BUFFER = 1 << 20
 _TEMPORARY_PREFIX, _TEMPORARY_SUFFIX = ".penstock-", ".tmp"
 
@@ -84,8 +84,8 @@ class LocalFiles:
                 _flush_directory(os.path.dirname(start))
 
     def delete(self, path: str) -> None:
-        """Directories that become empty go too. Not flushed: what a power cut brings back is deleted again next "
-        "time."""
+        """Directories that become empty go too. Not flushed: what a power cut brings back is deleted again next
+        time."""
         goal = self._absolute(path)
         with _explained("delete", goal):
             with contextlib.suppress(FileNotFoundError):
