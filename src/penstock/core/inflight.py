@@ -4,6 +4,9 @@
 work, so that a barrier behind them waits about that long, however slow the subtask is. Its rate is measured only
 while it had input to work on, waiting for output included: a subtask that is slowed down from behind is slow.
 
+A step puts out no more than its receivers have granted (`StepSizer`): what a task holds back because it may not send
+it is in flight as well, and a source that makes a million rows in one step would keep barriers waiting behind them.
+
 `Slicer`: one step of an operator should take about the step budget. Costs rise at once in the estimate and fall
 slowly in it, so that one cheap slice does not let a huge one through; and a slice is at most twice its predecessor,
 because the cost of a row says little about a batch that is much larger than any seen.
@@ -19,6 +22,10 @@ _SMOOTHING = 0.4
 """Weight of the newest window."""
 
 FIRST_SLICE = 256
+LEAST_STEP = 32
+"""Rows that are worked on even if none of them may be sent yet: a step for each row would cost more than they."""
+_LEAST_YIELD = 0.01
+"""A filter that lets nothing through for a while may let everything through next."""
 _COST_FALLS = 0.5
 """Weight of a measured cost that is below the estimate."""
 
@@ -84,6 +91,27 @@ class Slicer:
             self._cost = cost  # fewer rows in less time mostly show what a call costs, not what a row does
         fits = self._limit if self._cost * self._limit <= self._budget else int(self._budget / self._cost)
         self.rows = max(1, min(fits, max(self.rows, 2 * rows), self._limit))
+
+
+class StepSizer:
+    """Rows for the next step, given how many the outputs may send: a slice, or less where less would be sent."""
+
+    def __init__(self, slicer: Slicer) -> None:
+        self._slicer = slicer
+        self._yield = 1.0
+        """Rows put out for each row taken in."""
+
+    def rows(self, room: int | None) -> int:
+        """`room`: what the receivers have granted and nobody uses yet; None if nothing is sent anywhere."""
+        wanted = self._slicer.rows
+        if room is None or room >= wanted * self._yield:
+            return wanted
+        return min(wanted, max(LEAST_STEP, int(room / self._yield)))
+
+    def observe(self, rows: int, put_out: int, seconds: float) -> None:
+        self._slicer.observe(rows, seconds)
+        if rows > 0:
+            self._yield = max(_LEAST_YIELD, _smooth(self._yield, put_out / rows))
 
 
 def _smooth(old: float | None, new: float) -> float:

@@ -28,7 +28,7 @@ class InFlightSettings:
     """Bounds of what is between two subtasks. `target=None` turns time-sizing off: channels are then `max_rows`
     deep."""
 
-    target: float | None = 0.2
+    target: float | None = 0.1
     """How many seconds of processing may lie in a subtask's input queues."""
     initial_rows: int = 16_384
     min_rows: int = 128

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.core.inflight import InFlightSizer, Slicer
+from penstock.core.inflight import InFlightSizer, Slicer, StepSizer
 from penstock.core.settings import RuntimeSettings
 from penstock.core.watermarks import WatermarkCombiner
 from penstock.operators.base import Clock
@@ -34,7 +34,7 @@ class Intake:
         self._checkpoints = checkpoints
         self._sizer = sizer
         self._clock = clock
-        self._slicer = Slicer(settings.step_budget, settings.in_flight.max_rows)
+        self._size = StepSizer(Slicer(settings.step_budget, settings.in_flight.max_rows))
         self._idle = False
         self.rows = 0
         self.busy = 0.0
@@ -71,13 +71,14 @@ class Intake:
 
     def _process(self, channel: InputChannel) -> int:
         started = self._clock.now()
-        batch = self._inputs.take(channel, self._slicer.rows)
+        before = self._outputs.rows
+        batch = self._inputs.take(channel, self._size.rows(self._outputs.room))
         rows: int = batch.num_rows
         if self._sizer.wants_bytes:
             self._sizer.weigh(rows, batch.nbytes)
         self._chain.process(batch, channel.input)
         seconds = self._clock.now() - started
-        self._slicer.observe(rows, seconds)
+        self._size.observe(rows, self._outputs.rows - before, seconds)
         self._inputs.consumed(channel, rows)
         self._inputs.done_with(channel)
         self._checkpoints.settle()

@@ -82,6 +82,11 @@ class Outputs:
         return not self._waiting and not self._lingering
 
     @property
+    def room(self) -> int | None:
+        """Rows that a step may put out without waiting for a grant; None if there are no outputs."""
+        return min((route.room for route in self._routes), default=None)
+
+    @property
     def wake_at(self) -> float | None:
         """When something that lingers is to be sent, or a watched barrier's patience ends."""
         flush_at = next(iter(self._lingering.values())).flush_at if self._lingering else None

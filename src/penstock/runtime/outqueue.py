@@ -32,6 +32,11 @@ class OutputChannel:
         """Rows sent in this attempt, recovered ones included: they are sent like any other."""
         self.limit = 0
 
+    @property
+    def room(self) -> int:
+        """Rows that may still be added and sent at once."""
+        return 0 if self.queue else max(0, self.limit - self.sent - self.lingering_rows)
+
     def linger(self, batch: pa.RecordBatch) -> None:
         self.lingering.append(batch)
         self.lingering_rows += batch.num_rows

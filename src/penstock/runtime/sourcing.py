@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.inflight import Slicer
+from penstock.core.inflight import Slicer, StepSizer
 from penstock.core.settings import RuntimeSettings
 from penstock.core.watermarks import WatermarkCombiner
 from penstock.operators.base import Clock, Polled, SourceOperator
@@ -32,7 +32,7 @@ class SourceDriver:
         self._event_time = event_time
         self._checkpoints = checkpoints
         self._clock = clock
-        self._slicer = Slicer(settings.step_budget, settings.source_batch_rows)
+        self._size = StepSizer(Slicer(settings.step_budget, settings.source_batch_rows))
         self._idle = False
         self.rows = 0
         self.busy = 0.0
@@ -56,7 +56,8 @@ class SourceDriver:
         started = self._clock.now()
         if self.done or self._checkpoints.paused or self._checkpoints.drained or started < self._poll_at:
             return 0
-        polled = self._chain.poll(self._source, self._slicer.rows)
+        before = self._outputs.rows
+        polled = self._chain.poll(self._source, self._size.rows(self._outputs.room))
         rows = 0 if polled.batch is None else polled.batch.num_rows
         if self._idle and (rows or polled.watermark is not None):
             self._set_idle(False)
@@ -68,7 +69,7 @@ class SourceDriver:
         if polled.idle and not self._idle:
             self._set_idle(True)
         ended = self._clock.now()
-        self._slicer.observe(rows, ended - started)
+        self._size.observe(rows, self._outputs.rows - before, ended - started)
         self.done = polled.done
         self._poll_at = ended + _pause(polled, rows)
         self.rows += rows

@@ -1,8 +1,9 @@
 """Spark's Python daemon with Penstock loaded, so that the workers it forks start with everything in memory.
 
 A worker's own imports and kernels take longer than everything else between the loss of a process and the first output
-of its replacement. The embedded session runs this module in place of `pyspark.daemon`; other sessions can, by the setting
-`spark.python.daemon.module=penstock.spark.daemon`. Nothing loaded here starts a thread, which a fork would lose.
+of its replacement. The embedded session runs this module in place of `pyspark.daemon`; other sessions can, by the
+setting `spark.python.daemon.module=penstock.spark.daemon`. Nothing loaded here starts a thread, which a fork would
+lose.
 """
 
 from __future__ import annotations
