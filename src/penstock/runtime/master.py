@@ -201,8 +201,6 @@ class Master:
                 self._figures[worker] = message
             case wire.Register():
                 self.registered(worker, message)
-            case wire.Heartbeat():
-                """Whether workers are alive is the control server's business: it calls `lost`."""
 
     def tick(self) -> float | None:
         """Does what is due; returns when (`clock.now()`) it wants to be called again, None: only after another call."""

@@ -13,7 +13,6 @@ from penstock.runtime.control.messages import (
     CompleteCheckpoint,
     Decline,
     Deploy,
-    Heartbeat,
     Reset,
     TaskFailed,
     ToMaster,
@@ -109,8 +108,6 @@ def short(message: ToMaster | ToWorker) -> str:
         case Deploy():
             restored = next((a.restore.checkpoint for a in message.assignments if a.restore), None)
             return f"{name} a{message.attempt} g{message.generation} restoring {restored}"
-        case Heartbeat():
-            return name
         case Reset():
             return f"{name} a{message.attempt}"
     attempt = getattr(message, "attempt", None)

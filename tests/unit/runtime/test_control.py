@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from penstock.core.ids import Attempt, WorkerId
+from penstock.core.ids import Attempt, ChainId, SubtaskId, WorkerId
 from penstock.core.settings import RuntimeSettings
 from penstock.runtime.control import framing
 from penstock.runtime.control.client import NO_ATTEMPT, ControlClient
-from penstock.runtime.control.messages import Address, Heartbeat, Ready, Register, Reset, Shutdown, ToMaster, ToWorker
+from penstock.runtime.control.messages import Address, Finished, Ready, Register, Reset, Shutdown, ToMaster, ToWorker
 from penstock.runtime.control.server import ControlServer
 from penstock.runtime.network.dialling import Dialler
 from penstock.runtime.network.handshake import Role
@@ -19,6 +19,7 @@ from penstock.runtime.network.streams import Stream, open_stream
 from penstock.runtime.wire import WireError
 
 SECRET = b"k" * 32
+SUBTASK = SubtaskId(ChainId("sums"), 0)
 ADDRESS = Address("127.0.0.1", 1, "", "")
 
 
@@ -95,10 +96,10 @@ def raw(master: Master) -> Iterator[Callable[[], Stream]]:
 
 def test_messages_travel_both_ways_in_order(master: Master, worker: Worker) -> None:
     worker.register()
-    worker.client.send(Heartbeat(WorkerId("w1")))
+    worker.client.send(Finished(Attempt(3), SUBTASK))
     worker.client.send(Ready(Attempt(3)))
     assert master.next() == ("registered", "w1", register_as("w1"))
-    assert master.next() == ("received", "w1", Heartbeat(WorkerId("w1")))
+    assert master.next() == ("received", "w1", Finished(Attempt(3), SUBTASK))
     assert master.next() == ("received", "w1", Ready(Attempt(3)))
     master.server.send(WorkerId("w1"), Reset(Attempt(3)))
     master.server.send(WorkerId("w1"), Shutdown("done"))

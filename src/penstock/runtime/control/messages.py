@@ -35,10 +35,6 @@ class Register(_Message, frozen=True):
     protocol: int
 
 
-class Heartbeat(_Message, frozen=True):
-    worker: WorkerId
-
-
 class Ready(_Message, frozen=True):
     """All tasks of the attempt are built, connected and restored; nothing has run yet."""
 
@@ -176,5 +172,5 @@ class Shutdown(_Message, frozen=True):
     reason: str
 
 
-ToMaster = Register | Heartbeat | Ready | Acknowledge | Decline | Drained | Finished | TaskFailed | Idle | Figures
+ToMaster = Register | Ready | Acknowledge | Decline | Drained | Finished | TaskFailed | Idle | Figures
 ToWorker = Deploy | Start | TriggerCheckpoint | AbortCheckpoint | CompleteCheckpoint | Reset | Drain | Shutdown
