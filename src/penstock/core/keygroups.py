@@ -18,11 +18,8 @@ def check_total(total: int) -> None:
 
 
 def range_of(total: int, parallelism: int, index: int) -> KeyGroupRange:
-    """The groups that subtask `index` of `parallelism` owns."""
-    if parallelism > total:
-        raise ValueError(
-            f"parallelism {parallelism} exceeds the {total} key groups; raise key_groups or lower the parallelism"
-        )
+    """The groups that subtask `index` of `parallelism` owns: none for some where there are more subtasks than groups,
+    which is refused for keyed operators when a job is built."""
     return KeyGroupRange(
         (index * total + parallelism - 1) // parallelism, ((index + 1) * total + parallelism - 1) // parallelism
     )

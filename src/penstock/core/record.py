@@ -30,6 +30,9 @@ class EdgeRecord:
     target: ChainId
     partitioning: str
     target_input: int = 0
+    key: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    """Name and type of every column, as `amount: int64`: records in flight are stored without them."""
 
 
 @dataclass(frozen=True)

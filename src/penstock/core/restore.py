@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from penstock.core.handles import KeyGroupRange, PartHandle, PartKind
 from penstock.core.ids import ChainId, CheckpointId, SubtaskId, Uid
 from penstock.core.keygroups import range_of
-from penstock.core.record import ChainRecord, CheckpointRecord, GraphRecord, SubtaskRecord
+from penstock.core.record import ChainRecord, CheckpointRecord, EdgeRecord, GraphRecord, SubtaskRecord
 
 _CHANNELS = (PartKind.INPUT_CHANNEL, PartKind.OUTPUT_CHANNEL)
 
@@ -134,8 +134,8 @@ def _check_in_flight(where: str, record: CheckpointRecord, stored: _Stored, grap
         old = record.graph.edges[place] if place < len(record.graph.edges) else None
         new = graph.edges[place] if place < len(graph.edges) else None
         if old is None or old != new:
-            was = f"{old.source!r} -> {old.target!r} ({old.partitioning})" if old else "unknown to its own graph"
-            now = f"{new.source!r} -> {new.target!r} ({new.partitioning})" if new else "gone"
+            was = _described(old) if old else "unknown to its own graph"
+            now = _described(new) if new else "gone"
             raise DoesNotFit(
                 f"{where} holds records in flight on edge {place}, which was {was} and is {now}. Run the job once more "
                 "as it was and take an aligned checkpoint (mode='aligned'), which holds none; then change the graph."
@@ -146,6 +146,11 @@ def _check_in_flight(where: str, record: CheckpointRecord, stored: _Stored, grap
                     f"{where} holds records in flight on {handle.channel}, but there is no subtask "
                     f"{SubtaskId(chain, index)}. Restore another checkpoint."
                 )
+
+
+def _described(edge: EdgeRecord) -> str:
+    by = f" by {', '.join(edge.key)}" if edge.key else ""
+    return f"{edge.source!r} -> {edge.target!r} ({edge.partitioning}{by}) with columns ({', '.join(edge.columns)})"
 
 
 # ---- who gets what? ----

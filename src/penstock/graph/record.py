@@ -22,7 +22,15 @@ def graph_record(graph: JobGraph) -> GraphRecord:
             for chain in graph.chains
         ),
         edges=tuple(
-            EdgeRecord(edge.source, edge.target, str(edge.partitioning), edge.target_input) for edge in graph.edges
+            EdgeRecord(
+                edge.source,
+                edge.target,
+                str(edge.partitioning),
+                edge.target_input,
+                key=tuple(edge.key),
+                columns=tuple(f"{column.name}: {column.type}" for column in edge.schema),
+            )
+            for edge in graph.edges
         ),
     )
 

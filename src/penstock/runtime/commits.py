@@ -140,8 +140,8 @@ class Commits:
         uid = error.uid if isinstance(error, CommitFailed) else ""
         cause = error.__cause__ or error
         message = (
-            f"sink {uid!r} failed {step.retry.failures + 1} times while {step.doing}; nothing is lost, the next start "
-            "of the job commits again"
+            f"sink {uid!r} failed {step.retry.failures + 1} times while {step.doing}; a job with checkpoints "
+            "loses nothing by that, its next start commits again"
         )
         return report_of(cause, message, uid, retriable=False)
 

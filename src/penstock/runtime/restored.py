@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from penstock.core.handles import KeyGroupRange, PartKind
+from penstock.core.handles import PartKind
 from penstock.core.ids import Attempt, ChannelId, CheckpointId, EdgeId, Generation, SubtaskId, Uid
 from penstock.core.keygroups import range_of
 from penstock.core.watermarks import NO_TIME
@@ -93,7 +93,7 @@ def operator_context(
 ) -> OperatorContext:
     parallelism, total = graph.chain(subtask.chain).parallelism, graph.key_groups
     # A chain without keyed input may be wider than there are key groups; then it owns none.
-    owned = range_of(total, parallelism, subtask.index) if parallelism <= total else KeyGroupRange(0, 0)
+    owned = range_of(total, parallelism, subtask.index)
     return OperatorContext(
         uid=spec.uid,
         name=spec.name,

@@ -156,7 +156,8 @@ def to_record(metadata: Metadata, committables: Mapping[Uid, Sequence[bytes]]) -
 
 def _frozen(graph: GraphRecord) -> GraphRecord:
     chains = tuple(ChainRecord(chain.id, chain.parallelism, tuple(chain.operators)) for chain in graph.chains)
-    return replace(graph, chains=chains, edges=tuple(graph.edges))
+    edges = tuple(replace(edge, key=tuple(edge.key), columns=tuple(edge.columns)) for edge in graph.edges)
+    return replace(graph, chains=chains, edges=edges)
 
 
 # ---- committables: bytes, therefore MessagePack ----

@@ -179,7 +179,7 @@ def test_another_parallelism_is_refused_with_both_numbers() -> None:
 def test_another_edge_is_refused_while_records_are_in_flight() -> None:
     taken = record({("total", 0): [handle("total", PartKind.INPUT_CHANNEL, channel=(0, 0, 0))]})
     rewired = replace(GRAPH, edges=(replace(HASH, partitioning="rebalance"),))
-    refused(taken, rewired, r"edge 0, which was 'read' -> 'total' \(hash\) and is .* \(rebalance\).*aligned")
+    refused(taken, rewired, r"edge 0, which was 'read' -> 'total' \(hash\) .*and is .* \(rebalance\).*aligned")
     refused(taken, replace(GRAPH, edges=()), "and is gone")
     check_fits(record({}), rewired)
 
@@ -236,3 +236,17 @@ def test_at_the_same_parallelism_every_part_finds_exactly_its_owners(data: st.Da
     dealt = sum(len(given_to(plan, "total", index)) for index in range(parallelism))
     unions = sum(part.kind is PartKind.UNION for parts in handles.values() for part in parts)
     assert dealt == sum(map(len, handles.values())) + unions * (parallelism - 1)
+
+
+def test_records_in_flight_are_not_read_with_other_columns() -> None:
+    in_flight = {("total", 0): [handle("total", PartKind.INPUT_CHANNEL, channel=(0, 1, 0))]}
+    old, new = (replace(HASH, columns=(f"amount: {of}",)) for of in ("int64", "double"))
+    taken = record(in_flight, replace(GRAPH, edges=(old,)))
+    plan_restore(taken, replace(GRAPH, edges=(old,)))
+    with pytest.raises(DoesNotFit, match=r"amount: int64.*amount: double.*mode='aligned'"):
+        plan_restore(taken, replace(GRAPH, edges=(new,)))
+
+
+def test_a_job_without_keyed_state_may_be_wider_than_its_key_groups() -> None:
+    wide = graph(("read", 5, [operator("read")]), edges=[], key_groups=4)
+    assert len(plan_restore(record({}, wide), wide)) == 5
