@@ -167,7 +167,7 @@ class Chaos:
             worker.connection.to_master.stall(seconds)
         elif kind < 0.4:
             worker.connection.to_worker.stall(seconds)
-        elif kind < 0.7 and worker.run is not None and (lines := self._world.network.lines(worker.run)):
+        elif kind < 0.7 and worker.run is not None and (lines := self._world.network.of(worker.run).lines()):
             random.choice(lines).stall(seconds)
         elif worker.tasks:
             random.choice(list(worker.tasks.values())).stall(seconds)

@@ -21,16 +21,13 @@ class SimulatedClock:
     """Implements `operators.base.Clock`; only the scheduler moves it."""
 
     def __init__(self) -> None:
-        self._now = 1000.0
+        self.time = 1000.0
 
     def now(self) -> float:
-        return self._now
+        return self.time
 
     def wall_ms(self) -> int:
-        return 1_700_000_000_000 + int(self._now * 1000)
-
-    def pass_to(self, time: float) -> None:
-        self._now = max(self._now, time)
+        return 1_700_000_000_000 + int(self.time * 1000)
 
 
 class Actor:
@@ -93,24 +90,26 @@ class Scheduler:
     def step(self) -> None:
         """Lets one actor act."""
         self.steps += 1
-        self.clock.pass_to(self.clock.now() + self._tick)
-        self._fire_timers()
+        clock, timers = self.clock, self._timers
+        clock.time += self._tick
+        if timers and timers[0][0] <= clock.time:
+            self._fire_timers()
         while not self._ready:
-            self.clock.pass_to(self._next_timer())
+            clock.time = max(clock.time, self._next_timer())
             self._fire_timers()
         self._draw().act()
 
     def _draw(self) -> Actor:
         ready, random = self._ready, self.random.random
         actor = ready[int(random() * len(ready))]
-        for _ in range(8):
-            if actor.eagerness >= 1.0 or random() < actor.eagerness:
-                break
+        tries = 8
+        while actor.eagerness < 1.0 and tries and random() >= actor.eagerness:
             actor = ready[int(random() * len(ready))]
+            tries -= 1
         return actor
 
     def _fire_timers(self) -> None:
-        now = self.clock.now()
+        now = self.clock.time
         while self._timers and self._timers[0][0] <= now:
             time, _, actor = heapq.heappop(self._timers)
             if actor._due == time:

@@ -68,83 +68,98 @@ class Line(Actor, Generic[T]):
     def __len__(self) -> int:
         return len(self._queue)
 
+    def __bool__(self) -> bool:
+        """A line is there, also when nothing is under way on it."""
+        return True
+
 
 Put = Callable[[Note], None]
-Reach = Callable[[Point], None]
 
 
 class Network:
     """The data channels of all runs."""
 
     def __init__(
-        self, scheduler: Scheduler, graph: JobGraph, reach: Reach, eagerness: Callable[[], float], encoded: bool
+        self,
+        scheduler: Scheduler,
+        graph: JobGraph,
+        reach: Callable[[Point], None],
+        eagerness: Callable[[], float],
+        encoded: bool,
     ) -> None:
-        self._scheduler, self._graph, self._reach, self._eagerness = scheduler, graph, reach, eagerness
-        self._encoded = encoded
-        self._mailboxes: dict[tuple[Run, SubtaskId], Put] = {}
-        self._elements: dict[tuple[Run, ChannelId], Line[Element]] = {}
-        self._grants: dict[tuple[Run, ChannelId], Line[int]] = {}
+        self.scheduler, self.graph, self.reach, self.eagerness = scheduler, graph, reach, eagerness
+        self.encoded = encoded
+        self._runs: dict[Run, RunNetwork] = {}
 
-    def attach(self, run: Run, subtask: SubtaskId, put: Put) -> None:
-        self._mailboxes[run, subtask] = put
+    def of(self, run: Run) -> RunNetwork:
+        found = self._runs.get(run)
+        if found is None:
+            found = self._runs[run] = RunNetwork(self, run)
+        return found
 
-    def detach(self, run: Run, subtask: SubtaskId, keep: Callable[[int], int]) -> None:
+
+class RunNetwork:
+    """The data channels of one run. Implements `ports.Transport` for all of its tasks."""
+
+    def __init__(self, network: Network, run: Run) -> None:
+        self._network, self._attempt = network, run[1]
+        self._mailboxes: dict[SubtaskId, Put] = {}
+        self._elements: dict[ChannelId, Line[Element]] = {}
+        self._grants: dict[ChannelId, Line[int]] = {}
+
+    def attach(self, subtask: SubtaskId, put: Put) -> None:
+        self._mailboxes[subtask] = put
+
+    def detach(self, subtask: SubtaskId, keep: Callable[[int], int]) -> None:
         """The subtask is gone. `keep` says how much of a queue that it was sending on is under way for good."""
-        self._mailboxes.pop((run, subtask), None)
-        for channel in self._graph.output_channels(subtask):
-            line = self._elements.get((run, channel))
+        self._mailboxes.pop(subtask, None)
+        for channel in self._network.graph.output_channels(subtask):
+            line = self._elements.get(channel)
             if line is not None:
                 line.cut(keep(len(line)))
 
-    def send(self, run: Run, channel: ChannelId, element: Element) -> None:
-        line = self._elements.get((run, channel))
-        if line is None:
-            name = f"{self._graph.sender(channel)}->{self._graph.receiver(channel)}"
-            line = Line(self._scheduler, name, lambda item: self._arrive(run, channel, item), self._eagerness())
-            self._elements[run, channel] = line
-        line.send(self._through_the_wire(channel, element) if self._encoded else element)
+    def send(self, channel: ChannelId, element: Element) -> None:
+        line = self._elements.get(channel) or self._open(channel)
+        if self._network.encoded:
+            element = self._through_the_wire(channel, element)
+        line.send(element)
 
-    def grant(self, run: Run, channel: ChannelId, limit: int) -> None:
-        line = self._grants.get((run, channel))
+    def grant(self, channel: ChannelId, limit: int) -> None:
+        line = self._grants.get(channel)
         if line is None:
-            line = Line(self._scheduler, f"grants {channel}", lambda item: self._granted(run, channel, item))
-            self._grants[run, channel] = line
+            sender, mailboxes = self._network.graph.sender(channel), self._mailboxes
+
+            def deliver(limit: int) -> None:
+                put = mailboxes.get(sender)
+                if put is not None:
+                    put(Granted(channel, limit))
+
+            line = self._grants[channel] = Line(self._network.scheduler, f"grants of {channel}", deliver)
         line.send(limit)
 
-    def lines(self, run: Run) -> list[Line[Element]]:
-        return [line for (of, _), line in self._elements.items() if of == run]
+    def lines(self) -> list[Line[Element]]:
+        return list(self._elements.values())
+
+    def _open(self, channel: ChannelId) -> Line[Element]:
+        network, mailboxes = self._network, self._mailboxes
+        receiver = network.graph.receiver(channel)
+        name = f"{network.graph.sender(channel)}->{receiver} a{self._attempt}"
+
+        def deliver(element: Element) -> None:
+            put = mailboxes.get(receiver)
+            if put is not None:
+                network.scheduler.story.tell(f"{name} {_short(element)}")
+                if element.__class__ is Barrier:
+                    network.reach(Point.BARRIER)
+                put(Arrived(channel, element))
+
+        line: Line[Element] = Line(network.scheduler, name, deliver, network.eagerness())
+        self._elements[channel] = line
+        return line
 
     def _through_the_wire(self, channel: ChannelId, element: Element) -> Element:
         frame = memoryview(b"".join(wire.encode(element)))
-        return wire.decode(frame, self._graph.edges[channel.edge].schema)
-
-    def _arrive(self, run: Run, channel: ChannelId, element: Element) -> None:
-        receiver = self._graph.receiver(channel)
-        put = self._mailboxes.get((run, receiver))
-        if put is None:
-            return
-        self._scheduler.story.tell(f"{channel} a{run[1]} {_short(element)}")
-        if isinstance(element, Barrier):
-            self._reach(Point.BARRIER)
-        put(Arrived(channel, element))
-
-    def _granted(self, run: Run, channel: ChannelId, limit: int) -> None:
-        put = self._mailboxes.get((run, self._graph.sender(channel)))
-        if put is not None:
-            put(Granted(channel, limit))
-
-
-class TaskTransport:
-    """Implements `ports.Transport` for one subtask of one run."""
-
-    def __init__(self, network: Network, run: Run) -> None:
-        self._network, self._run = network, run
-
-    def send(self, channel: ChannelId, element: Element) -> None:
-        self._network.send(self._run, channel, element)
-
-    def grant(self, channel: ChannelId, limit: int) -> None:
-        self._network.grant(self._run, channel, limit)
+        return wire.decode(frame, self._network.graph.edges[channel.edge].schema)
 
 
 def _short(element: Element) -> str:

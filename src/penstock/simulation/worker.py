@@ -42,13 +42,17 @@ from penstock.runtime.task import Task
 from penstock.simulation.connection import Connection, short
 from penstock.simulation.faults import Point
 from penstock.simulation.scheduler import Actor
-from penstock.simulation.transport import Line, Run, TaskTransport
+from penstock.simulation.transport import Line, Run
 from penstock.state.parts import RestoredPart
 from penstock.store.parts import reader
 
 if TYPE_CHECKING:
     from penstock.simulation.driver import SimulatedDriver
     from penstock.simulation.world import World
+
+
+VALIDATED = 4
+"""The invariants of every n-th step are looked at: what is broken mostly stays so."""
 
 
 class TaskActor(Actor):
@@ -106,7 +110,8 @@ class TaskActor(Actor):
 
     def _step(self) -> None:
         wake = self.task.step()
-        self.task.validate()
+        if self._scheduler.steps % VALIDATED == 0:
+            self.task.validate()
         if wake is not None and wake <= self._scheduler.clock.now():
             self._scheduler.wake(self)
         else:
@@ -236,11 +241,12 @@ class SimulatedWorker:
         """As the real worker does: a task from its assignment, which opens soon, but does not run yet."""
         world, subtask, restore = self.world, assignment.subtask, assignment.restore
         generation, attempt = run
+        network = world.network.of(run)
         actor = self.tasks[subtask] = TaskActor(self, run, subtask)
         actor.task = Task(
             graph=self.driver.graph,
             subtask=subtask,
-            transport=TaskTransport(world.network, run),
+            transport=network,
             reports=actor.reports,
             snapshots=self._snapshots(actor),
             clock=world.scheduler.clock,
@@ -251,7 +257,7 @@ class SimulatedWorker:
             restored=None if restore is None else self._restored(run, restore),
             notify=actor.notified,
         )
-        world.network.attach(run, subtask, actor.put)
+        network.attach(subtask, actor.put)
         world.scheduler.wake(actor)
 
     def _snapshots(self, actor: TaskActor) -> SnapshotWriter:
@@ -291,7 +297,7 @@ class SimulatedWorker:
     # ---- a run ends ----
     def task_ended(self, actor: TaskActor) -> None:
         actor.reports.ended()
-        self.world.network.detach(actor.run, actor.subtask, keep=lambda waiting: waiting)
+        self.world.network.of(actor.run).detach(actor.subtask, keep=lambda waiting: waiting)
         self._answer_reset()
 
     def _reset(self, attempt: Attempt) -> None:
@@ -343,7 +349,7 @@ class SimulatedWorker:
         self.world.living -= 1
         for actor in self.tasks.values():
             self.world.scheduler.retire(actor)
-            self.world.network.detach(actor.run, actor.subtask, keep)
+            self.world.network.of(actor.run).detach(actor.subtask, keep)
         self.tasks.clear()
         self._pool.drop_all()
         self.connection.worker_gone(keep(len(self.connection.to_master)))
