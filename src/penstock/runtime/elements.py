@@ -1,5 +1,5 @@
-"""What travels in a channel. Every element stands for itself, given its edge's schema, so that elements in flight can be
-stored, replayed and partitioned again."""
+"""What travels in a channel. Every element stands for itself, given its edge's schema, so that elements in flight can
+be stored, replayed and partitioned again."""
 
 from __future__ import annotations
 

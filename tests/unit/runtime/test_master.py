@@ -106,7 +106,7 @@ def test_a_commit_that_keeps_failing_ends_the_job_and_says_that_nothing_is_lost(
     job.pass_time(10.0)
     assert job.outcome is not None and job.outcome.state is JobState.FAILED and job.outcome.error is not None
     assert job.outcome.error.uid == SINK and not job.outcome.error.retriable
-    assert "disk full 3" in job.outcome.error.message and "the next start" in job.outcome.error.message
+    assert "disk full 3" in job.outcome.error.message and "its next start commits again" in job.outcome.error.message
 
 
 def test_the_next_driver_commits_what_the_last_one_could_not():
