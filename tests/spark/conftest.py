@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.spark.support.processes import Driver
 
 from penstock.spark.session import session_for
 
@@ -36,3 +37,17 @@ def start(spark: Any) -> Iterator[Callable[..., Any]]:
     for job in jobs:
         if not job.done():
             job.cancel()
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+    """Starts drivers, all with the same directory; their processes do not outlive the test."""
+    made: list[Driver] = []
+
+    def start_driver(*modes: str, **options: Any) -> Driver:
+        made.append(Driver(tmp_path / "drivers", *modes, **options))
+        return made[-1]
+
+    yield start_driver
+    for driver in made:
+        driver.close()

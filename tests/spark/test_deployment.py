@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +134,20 @@ def test_stopping_without_draining_continues_where_it_stopped(start: Any, tmp_pa
     for source in (0, 1):
         mine = sorted({n for n in committed if n % 2 == source})
         assert mine == list(range(source, 2 * len(mine), 2))
+
+
+def test_an_interrupt_cancels_the_job_that_run_waits_for(spark: Any, tmp_path: Path) -> None:
+    interrupted = threading.Event()
+
+    def interrupt(_: object) -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = set(threading.enumerate())
+    pipeline = ps.Pipeline("interrupted", parallelism=2, checkpoints=ps.Checkpoints(tmp_path, every="100ms"))
+    numbers(pipeline, None, rate=2_000).sink(ps.sinks.Collect(on_commit=interrupt), uid="out")
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run()
+    left = {thread.name for thread in set(threading.enumerate()) - before}
+    assert not [name for name in left if "interrupted" in name or "control" in name or "master" in name]

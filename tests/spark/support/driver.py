@@ -1,7 +1,9 @@
 """A driver program of its own: runs the accounts pipeline and tells, as lines of JSON, what happens.
 
-It goes on until a file `stop` appears in its directory; then it drains the job and ends. Started again with the same
-directory, it continues.
+    python -m tests.spark.support.driver aligned=/data/one unaligned=/data/two
+
+runs two jobs, one after the other, each in its checkpoint mode and directory. A job goes on until a file `stop` appears
+in its directory; then it is drained. Started again with the same directory, it continues.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,9 @@ def say(event: str, **facts: Any) -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("directory", type=Path)
+    parser.add_argument("jobs", nargs="+", help="mode=directory")
     parser.add_argument("--master", help="a session of our own on this master, instead of the embedded one")
-    parser.add_argument("--mode", default="adaptive")
     parser.add_argument("--rate", type=float, default=3_000)
-    parser.add_argument("--count", type=int)
-    parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--spares", type=int, default=0)
     return parser.parse_args()
 
@@ -55,20 +53,19 @@ def user_session(master: str) -> SparkSession:
     return session
 
 
-def pipeline(options: argparse.Namespace) -> ps.Pipeline:
+def pipeline(mode: str, directory: Path, spark: SparkSession | None, options: argparse.Namespace) -> ps.Pipeline:
     made = ps.Pipeline(
         "accounts",
-        parallelism=options.parallelism,
+        parallelism=2,
         spares=options.spares,
-        spark=user_session(options.master) if options.master else None,
-        checkpoints=ps.Checkpoints(options.directory / "checkpoints", every="150ms", mode=options.mode),
+        spark=spark,
+        checkpoints=ps.Checkpoints(directory / "checkpoints", every="150ms", mode=mode),
         restart=ps.restart.fixed_delay(0, attempts=100),
     )
-    sink = ps.sinks.Files(options.directory / "accounts")
-    return accounts.build(made, sink, count=options.count, rate=options.rate)
+    return accounts.build(made, ps.sinks.Files(directory / "accounts"), rate=options.rate)
 
 
-def watch(job: Any, stop: Path) -> ps.JobResult:
+def watch(job: Any, mode: str, stop: Path) -> ps.JobResult:
     """Tells of every new state and checkpoint."""
     told = None
     while not job.done(_TICK):
@@ -77,6 +74,7 @@ def watch(job: Any, stop: Path) -> ps.JobResult:
             told = (status.state, status.completed_checkpoints, status.restarts)
             say(
                 "progress",
+                mode=mode,
                 state=status.state,
                 checkpoints=status.completed_checkpoints,
                 restarts=status.restarts,
@@ -89,11 +87,13 @@ def watch(job: Any, stop: Path) -> ps.JobResult:
 
 def main() -> None:
     options = arguments()
-    say("started", pid=os.getpid(), at=time.time())
+    say("started", pid=os.getpid())
     try:
-        job = pipeline(options).start()
-        result = watch(job, options.directory / "stop")
-        say("finished", state=result.state, restarts=result.restarts, checkpoints=result.checkpoints)
+        spark = user_session(options.master) if options.master else None
+        for mode, _, directory in (job.partition("=") for job in options.jobs):
+            job = pipeline(mode, Path(directory), spark, options).start()
+            result = watch(job, mode, Path(directory, "stop"))
+            say("finished", mode=mode, restarts=result.restarts)
     except Exception as error:
         say("failed", kind=type(error).__name__, message=str(error))
 

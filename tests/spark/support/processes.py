@@ -13,11 +13,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyspark
+from tests.spark.support import accounts
 from tests.spark.support.jobs import sent, wait_until
 
 PATIENCE = 180.0
@@ -53,6 +54,14 @@ class Marked:
             sent(pid, signal.SIGKILL)
 
 
+def ancestors(pid: int) -> list[int]:
+    """Of a process, nearest first."""
+    found = []
+    while (stat := _content(pid, "stat")) and (pid := int(stat.rpartition(b")")[2].split()[1])):
+        found.append(pid)
+    return found
+
+
 def _content(pid: int, file: str) -> bytes:
     try:
         return Path(f"/proc/{pid}/{file}").read_bytes()
@@ -61,16 +70,19 @@ def _content(pid: int, file: str) -> bytes:
 
 
 class Driver:
-    """A process that runs `tests.spark.support.driver`."""
+    """A process that runs `tests.spark.support.driver` with jobs in the modes that are named."""
 
-    def __init__(self, directory: Path, *options: str, spark_home: Path | None = None) -> None:
+    def __init__(self, directory: Path, *modes: str, options: Sequence[str] = (), spark_home: Path | None = None):
+        self._directory = directory
+        self._modes = modes
         directory.mkdir(exist_ok=True)
         self.run = Marked()
         self.events: list[dict[str, Any]] = []
         self._errors = directory / f"driver-{self.run.mark}.log"
+        jobs = [f"{mode}={self.directory_of(mode)}" for mode in modes]
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.support.driver", str(directory), *options],
+                [sys.executable, "-m", "tests.spark.support.driver", *jobs, *options],
                 cwd=_ROOT,
                 env=self.run.environment(spark_home),
                 stdout=subprocess.PIPE,
@@ -81,6 +93,11 @@ class Driver:
         self._over = False
         self._reader = threading.Thread(target=self._read, name="reader of a driver's output", daemon=True)
         self._reader.start()
+
+    def directory_of(self, mode: str) -> Path:
+        """Jobs that run one after another in one driver are different ones; the only job of a driver can be continued
+        by another driver in another mode."""
+        return self._directory / (mode if len(self._modes) > 1 else "job")
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -101,17 +118,31 @@ class Driver:
         with self._changed:
             self._changed.wait_for(lambda: found() is not None or self._over, patience)
             event = found()
-        assert event is not None, f"{self.story()}"
+        assert event is not None, self.story()
         return event
 
-    def wait_for_checkpoints(self, count: int) -> dict[str, Any]:
-        return self.wait_for(lambda event: event.get("checkpoints", 0) >= count)
+    def wait_for_checkpoints(self, count: int, *, mode: str = "", restarts: int = 0) -> dict[str, Any]:
+        return self.wait_for(
+            lambda event: (
+                event["event"] == "progress"
+                and (not mode or event["mode"] == mode)
+                and event["checkpoints"] >= count
+                and event["restarts"] >= restarts
+            )
+        )
 
-    def wait_for_end(self, event: str = "finished") -> dict[str, Any]:
-        last = self.wait_for(lambda each: each["event"] in ("finished", "failed"))
-        assert last["event"] == event, self.story()
+    def stop(self, mode: str = "") -> list[str]:
+        """Drains a job; the problems of its output."""
+        mode = mode or self._modes[0]
+        directory = self.directory_of(mode)
+        (directory / "stop").touch()
+        self.wait_for(lambda event: event["event"] == "finished" and event["mode"] == mode)
+        return accounts.problems(accounts.committed(directory / "accounts"))
+
+    def wait_for_failure(self) -> dict[str, Any]:
+        failed = self.wait_for(lambda each: each["event"] == "failed")
         self.process.wait(PATIENCE)
-        return last
+        return failed
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
