@@ -98,8 +98,13 @@ class Pipeline:
         )
 
     def run(self, *, restore: CheckpointId | int | None = None) -> JobResult:
-        """Starts the job and waits for its end. Raises `JobFailed` if it fails."""
-        return self.start(restore=restore).wait()
+        """Starts the job and waits for its end. Raises `JobFailed` if it fails. Ctrl-C cancels the job."""
+        job = self.start(restore=restore)
+        try:
+            return job.wait()
+        finally:
+            if not job.done():
+                job.cancel()
 
     def _warn_of_unnamed(self) -> None:
         message = unnamed_warning(self._plan, assign_uids(self._plan))
