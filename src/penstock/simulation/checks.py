@@ -7,7 +7,7 @@ What must hold while it runs is checked where it happens: in the nodes of the jo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -41,16 +41,42 @@ def check(world: World) -> None:
         _check_store(world)
 
 
+def check_cut(world: World, uid: Uid, checkpoint: CheckpointId) -> None:
+    """Right after the newest checkpoint's commit: where no barrier overtook anything, the committed rows are exactly
+    what comes of the records that the sources had read when they let its barrier go. (What timers put out depends on
+    how far event time had come there.)"""
+    topology = world.scenario.topology
+    sink = next(node for node in topology.sinks if node.uid == uid)
+    cut = world.witness.cut(checkpoint)
+    scripted = all(node.kind is Kind.SOURCE for node in topology.sources)
+    if cut is None or not scripted or sink.kind is not Kind.COLLECT:
+        return
+    expected = expected_output(_shortened(world, cut))[sink.number]
+    if expected.aggregates is not None:
+        return
+    found = Counter(row for row in rows_in(committed_rows(world, sink)) if row.id >= 0)
+    wanted = Counter({row: count for row, count in expected.rows.items() if row.id >= 0})
+    if found != wanted:
+        lost, extra = (wanted - found).total(), (found - wanted).total()
+        world.witness.object(
+            f"{uid}: checkpoint {checkpoint} is no consistent cut: {lost} rows from before its barriers are missing in"
+            f" the committed output, {extra} from behind them are in it"
+        )
+
+
 def _as_read(world: World) -> Topology:
     """The topology with what its sources really read, if the job was asked to drain."""
-    topology = world.scenario.topology
-    if not world.drained:
-        return topology
-    nodes = list(topology.nodes)
-    for node in topology.sources:
-        rows = tuple(world.witness.rows_read(node.number, split) for split in range(node.parallelism))
+    return _shortened(world, {}) if world.drained else world.scenario.topology
+
+
+def _shortened(world: World, read: Mapping[tuple[int, int], int]) -> Topology:
+    """The topology with so many rows in each split; those that are not named have ended, wherever that was."""
+    nodes = list(world.scenario.topology.nodes)
+    for node in world.scenario.topology.sources:
+        splits = [(node.number, split) for split in range(node.parallelism)]
+        rows = tuple(read[split] if split in read else world.witness.rows_read(*split) for split in splits)
         nodes[node.number] = replace(node, rows=rows)
-    return replace(topology, nodes=tuple(nodes))
+    return replace(world.scenario.topology, nodes=tuple(nodes))
 
 
 def _check_outcome(world: World) -> None:
@@ -72,12 +98,16 @@ def _check_sink(world: World, sink: Node, expected: Expected) -> None:
     if expected.aggregates is not None:
         _check_aggregates(sink, expected, table, exactly_once)
         return
-    rows = [Row(*values) for values in zip(*(table[name].to_pylist() for name in Row._fields), strict=True)]
+    rows = rows_in(table)
     _check_rows(sink, expected, Counter(rows), exactly_once)
     if exactly_once:
         routes = table["route"].to_pylist()
         _check_order(sink, [row.id for row in rows], routes)
         _check_counts(sink, expected, rows, table["seq"].to_pylist(), table["total"].to_pylist())
+
+
+def rows_in(table: pa.Table) -> list[Row]:
+    return [Row(*values) for values in zip(*(table[name].to_pylist() for name in Row._fields), strict=True)]
 
 
 def committed_rows(world: World, sink: Node) -> pa.Table:

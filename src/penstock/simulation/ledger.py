@@ -17,8 +17,17 @@ from penstock.simulation.witness import Witness
 
 
 class Ledger:
-    def __init__(self, witness: Witness, reach: Callable[[Point], None], checkpointing: bool) -> None:
-        self.witness, self.reach, self.checkpointing = witness, reach, checkpointing
+    """`check` looks at what a sink's readers see right after a commit."""
+
+    def __init__(
+        self,
+        witness: Witness,
+        reach: Callable[[Point], None],
+        check: Callable[[Uid, CheckpointId], None],
+        *,
+        checkpointing: bool,
+    ) -> None:
+        self.witness, self.reach, self.check, self.checkpointing = witness, reach, check, checkpointing
         self._committed: dict[Uid, dict[bytes, None]] = {}
 
     def note(self, uid: Uid, committables: Sequence[bytes]) -> None:
@@ -62,7 +71,7 @@ class _WatchedCommitter:
         self._last = checkpoint
         self._ledger.reach(Point.COMMIT)
         self._inner.commit(checkpoint, committables)
-        self._ledger.note(self._uid, committables)
+        self._committed(checkpoint, committables)
         self._ledger.reach(Point.COMMIT_DONE)
 
     def recover(
@@ -76,8 +85,14 @@ class _WatchedCommitter:
             self._ledger.witness.object(f"driver {self._driver} restores checkpoint {checkpoint}, not complete")
         self._ledger.reach(Point.COMMIT)
         self._inner.recover(checkpoint, committables, generation, attempt)
-        self._ledger.note(self._uid, committables)
+        if checkpoint is not None:
+            self._committed(checkpoint, committables)
         self._ledger.reach(Point.COMMIT_DONE)
+
+    def _committed(self, checkpoint: CheckpointId, committables: Sequence[bytes]) -> None:
+        self._ledger.note(self._uid, committables)
+        if checkpoint == self._ledger.witness.newest:
+            self._ledger.check(self._uid, checkpoint)
 
     def close(self) -> None:
         self._inner.close()

@@ -62,6 +62,7 @@ class ScriptedSource(SourceOperator):
 
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
         position = (self._split, self._position)
+        self._witness.source_cut(self._node.number, self._split, self._run, barrier, self._position)
         return OperatorSnapshot((CapturedPart("splits", PartKind.UNION, lambda: [msgspec.json.encode(position)]),))
 
 

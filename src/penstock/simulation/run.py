@@ -68,8 +68,9 @@ def simulate(seed: int) -> Outcome:
         with _quiet():
             world.run()
             check(world)
-    except AssertionError as broken:
-        violation = str(broken)
+    except Exception as broken:
+        # What production code lets escape is a violation too.
+        violation = str(broken) if isinstance(broken, AssertionError) else "".join(traceback.format_exception(broken))
         world.story.tell(f"VIOLATION at step {world.scheduler.steps}: {violation}")
     return Outcome(
         seed=seed,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from penstock.core.barrier import Barrier, Mode
 from penstock.core.ids import Attempt, CheckpointId, Generation
 from penstock.core.store import Claimed, Completed
 from penstock.store import layout
 from penstock.store.documents import decode_entry
 from penstock.store.files import Files
+
+_IN_ORDER = (Mode.ALIGNED, Mode.STOP_THE_WORLD)
 
 
 class Witness:
@@ -16,17 +21,16 @@ class Witness:
     def __init__(self, *, exactly_once: bool, in_time: bool) -> None:
         self.exactly_once, self.in_time = exactly_once, in_time
         self.violation: str | None = None
-        self.completed: set[CheckpointId] = set()
-        """Checkpoints that are complete: the log names them."""
+        self.completed: dict[CheckpointId, Generation] = {}
+        """Checkpoints that are complete, for the log names them, and the generation that completed them."""
         self.newest = CheckpointId(0)
-        self._generation = Generation(0)
-        """That completed the newest one."""
         self.owner = 0
         """The number of the driver that claimed the store last."""
         self.raise_in_process = False
         """Set by a fault: the next user code that runs raises, once."""
         self.raise_in_snapshot = False
         self._ends: dict[tuple[int, int], tuple[tuple[Generation, Attempt], int]] = {}
+        self._cuts: dict[tuple[Generation, CheckpointId], dict[tuple[int, int], int]] = {}
         self.overtaken: set[CheckpointId] = set()
         """Checkpoints in which a barrier overtook records somewhere."""
         self.restored: set[tuple[Generation, Attempt]] = set()
@@ -36,6 +40,16 @@ class Witness:
         known = self._ends.get((node, split))
         if known is None or run >= known[0]:
             self._ends[node, split] = (run, position)
+
+    def source_cut(self, node: int, split: int, run: tuple[Generation, Attempt], barrier: Barrier, read: int) -> None:
+        """A source let the barrier go after it had read so much of the split."""
+        if barrier.mode in _IN_ORDER:
+            self._cuts.setdefault((run[0], barrier.checkpoint), {})[node, split] = read
+
+    def cut(self, checkpoint: CheckpointId) -> Mapping[tuple[int, int], int] | None:
+        """How much of each split lies before the barriers of a complete checkpoint; None if its barriers may have
+        overtaken records. Splits that are not named had ended."""
+        return self._cuts.get((self.completed[checkpoint], checkpoint))
 
     def rows_read(self, node: int, split: int) -> int:
         """Where the newest run that got to the end of the split stopped reading: a job may be asked to drain."""
@@ -55,9 +69,9 @@ class Witness:
             if isinstance(entry, Completed):
                 if entry.checkpoint <= self.newest:
                     self.object(f"checkpoint {entry.checkpoint} was completed after {self.newest}")
-                self.completed.add(entry.checkpoint)
-                self.newest, self._generation = entry.checkpoint, entry.generation
+                self.completed[entry.checkpoint] = entry.generation
+                self.newest = entry.checkpoint
         elif operation == "delete":
             owner = layout.checkpoint_file(path)
-            if owner == (self.newest, self._generation):
+            if owner is not None and owner == (self.newest, self.completed.get(self.newest)):
                 self.object(f"{path} was deleted, though its checkpoint is the newest complete one")

@@ -15,6 +15,7 @@ from penstock.core.restarts import FixedDelay
 from penstock.runtime.master import Master
 from penstock.simulation.build import JOB, build_job
 from penstock.simulation.chaos import Chaos, Killed
+from penstock.simulation.checks import check_cut
 from penstock.simulation.disk import StoreDisk
 from penstock.simulation.driver import SimulatedDriver
 from penstock.simulation.faults import CRASHES, KIND, Point
@@ -79,7 +80,12 @@ class World:
         self.scheduler = Scheduler(self.random, self.story, scenario.tick)
         self.witness = Witness(exactly_once=scenario.exactly_once, in_time=scenario.exactly_once and not scenario.idle)
         self.chaos = Chaos(self, scenario.faults)
-        self.ledger = Ledger(self.witness, self.chaos.reach_disk, scenario.checkpoints is not None)
+        self.ledger = Ledger(
+            self.witness,
+            self.chaos.reach_disk,
+            lambda uid, checkpoint: check_cut(self, uid, checkpoint),
+            checkpointing=scenario.checkpoints is not None,
+        )
         self.files = StoreDisk(self)
         self.sink_files = MemoryFiles(self._before_sink, now=self.scheduler.clock.now)
         self.subject: Process | None = None
@@ -143,7 +149,7 @@ class World:
             "crashes": sum(happened[action] for action in CRASHES),
             "faults": happened.total(),
             "checkpoints": len(self.witness.completed),
-            "unaligned": len(self.witness.overtaken & self.witness.completed),
+            "unaligned": len(self.witness.overtaken & self.witness.completed.keys()),
             "failed_checkpoints": sum(driver.master.status().failed_checkpoints for driver in self.drivers),
             "restores": len(self.witness.restored),
         }
