@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.operators.aggregates import count, max, min, sum
     from penstock.operators.keyed import KeyedContext, KeyedFunction, Row, Timer
     from penstock.spark.job import CheckpointFailed, Job, JobFailed, JobResult
-    from penstock.state.declare import list, map, value
+    from penstock.state.declare import aggregating, list, map, reducing, value
     from penstock.state.timers import TimerKind
 
 __version__ = "0.1.0"
@@ -47,11 +47,13 @@ _HOME_OF = {
     "Timer": "penstock.operators.keyed",
     "TimerKind": "penstock.state.timers",
     "UnnamedOperatorWarning": "penstock.graph.errors",
+    "aggregating": "penstock.state.declare",
     "count": "penstock.operators.aggregates",
     "list": "penstock.state.declare",
     "map": "penstock.state.declare",
     "max": "penstock.operators.aggregates",
     "min": "penstock.operators.aggregates",
+    "reducing": "penstock.state.declare",
     "sum": "penstock.operators.aggregates",
     "value": "penstock.state.declare",
 }
@@ -75,11 +77,13 @@ __all__ = [
     "Timer",
     "TimerKind",
     "UnnamedOperatorWarning",
+    "aggregating",
     "count",
     "list",
     "map",
     "max",
     "min",
+    "reducing",
     "restart",
     "sinks",
     "sources",

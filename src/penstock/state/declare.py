@@ -4,6 +4,8 @@
         total = ps.value(int, default=0)
         recent = ps.list(str)
         by_day = ps.map(date, float)
+        highest = ps.reducing(int, max)
+        mean = ps.aggregating(tuple[int, int], create=lambda: (0, 0), add=..., result=...)
 
 The attribute's name is the state's name in checkpoints. On an instance the attribute is the state of the current key.
 """
@@ -11,17 +13,19 @@ The attribute's name is the state's name in checkpoints. On an instance the attr
 from __future__ import annotations
 
 import builtins
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from penstock.state.codec import Codec, codec_for
 from penstock.state.schema import UnsupportedType
 
 if TYPE_CHECKING:
-    from penstock.state.kinds import KeyedState, ListState, MapState, ValueState
+    from penstock.state.kinds import AggregatingState, KeyedState, ListState, MapState, ReducingState, ValueState
 
 S = TypeVar("S", bound="KeyedState")
 K = TypeVar("K")
 V = TypeVar("V")
+R = TypeVar("R")
 
 
 class StateDeclaration(Generic[S]):
@@ -122,6 +126,52 @@ class MapDeclaration(StateDeclaration["MapState[K, V]"], Generic[K, V]):
         return self._types
 
 
+class ReducingDeclaration(StateDeclaration["ReducingState[V]"], Generic[V]):
+    kind = "reducing"
+
+    def __init__(self, type_: type[V], function: Callable[[V, V], V]) -> None:
+        super().__init__(type_)
+        self._function = _callable(function, "function", "two values that returns one, such as max")
+
+    def make(self) -> ReducingState[V]:
+        from penstock.state.kinds import ReducingState
+
+        return ReducingState(self.name, self.codec, self._function)
+
+    def _arguments(self) -> tuple[Any, ...]:
+        return (self.type, self._function)
+
+
+class AggregatingDeclaration(StateDeclaration["AggregatingState[V, R]"], Generic[V, R]):
+    kind = "aggregating"
+
+    def __init__(
+        self,
+        accumulator: Any,
+        create: Callable[[], Any],
+        add: Callable[[Any, V], Any],
+        result: Callable[[Any], R] | None = None,
+    ) -> None:
+        super().__init__(accumulator)
+        self._create = _callable(create, "create", "no arguments that makes an empty accumulator")
+        self._add = _callable(add, "add", "the accumulator and a value that returns the accumulator")
+        self._result = None if result is None else _callable(result, "result", "the accumulator")
+
+    def make(self) -> AggregatingState[V, R]:
+        from penstock.state.kinds import AggregatingState
+
+        return AggregatingState(self.name, self.codec, self._create, self._add, self._result)
+
+    def _arguments(self) -> tuple[Any, ...]:
+        return (self.type, self._create, self._add, self._result)
+
+
+def _callable(function: Any, name: str, of: str) -> Any:
+    if not callable(function):
+        raise TypeError(f"{name}={function!r} must be a function of {of}")
+    return function
+
+
 def value(type: type[V], default: Any = None) -> ValueDeclaration[V]:
     """One value per key. A key without one has `default`: a value, or a function of no arguments that makes one."""
     return ValueDeclaration(type, default)
@@ -135,3 +185,22 @@ def list(item: type[V]) -> ListDeclaration[V]:
 def map(key: type[K], value: type[V]) -> MapDeclaration[K, V]:
     """A dict per key, empty at first."""
     return MapDeclaration(key, value)
+
+
+def reducing(type: type[V], function: Callable[[V, V], V]) -> ReducingDeclaration[V]:
+    """Everything that was added for a key, folded into one value: `best = ps.reducing(int, max)`, then
+    `self.best.add(row.score)` and `self.best.get()`, which is None while nothing was added."""
+    return ReducingDeclaration(type, function)
+
+
+def aggregating(
+    accumulator: Any,
+    *,
+    create: Callable[[], Any],
+    add: Callable[[Any, Any], Any],
+    result: Callable[[Any], R] | None = None,
+) -> AggregatingDeclaration[Any, R]:
+    """Everything that was added for a key, in an accumulator of a type of its own: `create()` makes an empty one,
+    `add(accumulator, value)` returns it with the value added, `result(accumulator)` is what `get` answers (the
+    accumulator itself, if left out)."""
+    return AggregatingDeclaration(accumulator, create, add, result)

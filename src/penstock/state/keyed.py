@@ -15,7 +15,7 @@ from penstock.core.handles import KeyGroupRange, PartKind
 from penstock.core.ids import Uid
 from penstock.state.codec import Codec, UnstorableValue, encode_in_runs
 from penstock.state.keys import KeyColumns
-from penstock.state.kinds import KeyedState
+from penstock.state.kinds import Cleaner, KeyedState
 from penstock.state.layers import Picture
 from penstock.state.parts import Buffer, CapturedPart, RestoredPart
 from penstock.state.schema import fits, show
@@ -44,7 +44,16 @@ class KeyedBackend:
             CapturedPart(
                 state.name,
                 PartKind.KEYED,
-                partial(_encode, state.kind, state.name, state.codec, self._keys, self._total, state.map.picture()),
+                partial(
+                    _encode,
+                    state.kind,
+                    state.name,
+                    state.codec,
+                    self._keys,
+                    self._total,
+                    state.map.picture(),
+                    state.cleaner(),
+                ),
                 key_groups=self._own,
             )
             for state in self.states
@@ -72,13 +81,21 @@ class KeyedBackend:
             )
         for batch in batches:
             keys = self._keys.from_arrow(key_columns_of(batch, self._keys))
-            state.map.live.update(zip(keys, state.codec.decode(batch.column(_VALUE_COLUMN)), strict=True))
+            state.take_up(keys, state.codec.decode(batch.column(_VALUE_COLUMN)))
 
 
 def _encode(
-    kind: str, name: str, codec: Codec, keys: KeyColumns, total_groups: int, picture: Picture
+    kind: str,
+    name: str,
+    codec: Codec,
+    keys: KeyColumns,
+    total_groups: int,
+    picture: Picture,
+    cleaner: Cleaner | None,
 ) -> Sequence[Buffer]:
     entries = picture.items()
+    if cleaner is not None:
+        entries = cleaner(entries)
     raw_keys, values = list(entries), list(entries.values())
     try:
         column = encode_in_runs(codec, values)

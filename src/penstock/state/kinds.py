@@ -6,7 +6,7 @@ rows of that key, and stores it afterwards. In between it is a plain Python valu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, ItemsView, Iterable, Iterator, KeysView, ValuesView
+from collections.abc import Callable, Hashable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from penstock.state.codec import Codec
@@ -14,6 +14,10 @@ from penstock.state.layers import REMOVED, LayeredMap
 
 K = TypeVar("K")
 V = TypeVar("V")
+R = TypeVar("R")
+
+Cleaner = Callable[[Mapping[Any, Any]], Mapping[Any, Any]]
+"""Leaves out of a snapshot's entries what need not be stored."""
 
 _MISSING: Final = object()
 
@@ -63,6 +67,15 @@ class KeyedState:
         """Forgets what is kept for the key."""
         self.value = self._default if self._make is None else self._make()
 
+    def take_up(self, keys: Sequence[Hashable], values: Sequence[Any]) -> None:
+        """Keeps restored entries."""
+        self.map.live.update(zip(keys, values, strict=True))
+
+    def cleaner(self) -> Cleaner | None:
+        """For a snapshot that is taken now; None: everything is stored. Called on the task's thread, what it returns on
+        any other."""
+        return None
+
 
 class ValueState(KeyedState, Generic[V]):
     """One value per key: read and write `value`, or use `get` and `set`."""
@@ -76,6 +89,49 @@ class ValueState(KeyedState, Generic[V]):
 
     def set(self, value: V) -> None:
         self.value = value
+
+
+class ReducingState(KeyedState, Generic[V]):
+    """What was added for the key, folded into one value; None while nothing was."""
+
+    __slots__ = ("_function",)
+    kind = "reducing"
+    value: V | None
+
+    def __init__(self, name: str, codec: Codec, function: Callable[[V, V], V]) -> None:
+        super().__init__(name, codec, None)
+        self._function = function
+
+    def add(self, item: V) -> None:
+        self.value = item if self.value is None else self._function(self.value, item)
+
+    def get(self) -> V | None:
+        return self.value
+
+
+class AggregatingState(KeyedState, Generic[V, R]):
+    """What was added for the key, in an accumulator of another type. `value` is the accumulator, `get` the result."""
+
+    __slots__ = ("_add", "_result")
+    kind = "aggregating"
+
+    def __init__(
+        self,
+        name: str,
+        codec: Codec,
+        create: Callable[[], Any],
+        add: Callable[[Any, V], Any],
+        result: Callable[[Any], R] | None,
+    ) -> None:
+        super().__init__(name, codec, create)
+        self._add, self._result = add, result
+
+    def add(self, item: V) -> None:
+        self.value = self._add(self.value, item)
+
+    def get(self) -> R:
+        accumulator: Any = self.value
+        return accumulator if self._result is None else self._result(accumulator)
 
 
 class _CollectionState(KeyedState):
