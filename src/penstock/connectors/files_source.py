@@ -127,7 +127,8 @@ class _FilesOperator(SourceOperator):
         # What was begun is read to its end first; within both, the order is that of the paths.
         self._queue = deque(sorted(left, key=lambda path: self._entries[path].position == Position()))
         if self._source.watch is None:
-            own = [path for path in self._source.files if self._owns(path) and not written.by_a_finished_subtask(path)]
+            own = [path for path in self._source.files if self._owns(path)]
+            self._take_as_read([path for path in own if written.by_a_finished_subtask(path)])
             self._take_in(self._seen(own))
         else:
             self._watcher = _Watcher(self._system, patterns, self._source.watch, context.clock)
@@ -177,6 +178,13 @@ class _FilesOperator(SourceOperator):
             if version is None and not (path in self._entries and self._entries[path].done):
                 raise _vanished(path)
         return [version for version in versions if version is not None]
+
+    def _take_as_read(self, paths: Sequence[str]) -> None:
+        """At another parallelism: what a subtask that had ended left behind. From now on it is ours to remember."""
+        for path in paths:
+            version = look_at(self._system, path)
+            modified, size = (0, 0) if version is None else (version.modified, version.size)
+            self._entries[path] = _Entry(modified, size, Position(), done=True)
 
     def _take_in(self, versions: Sequence[FileVersion]) -> None:
         for version in versions:

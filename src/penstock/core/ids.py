@@ -53,3 +53,8 @@ class ChannelId:
 
     def __str__(self) -> str:
         return f"edge {self.edge}: {self.source}->{self.target}"
+
+
+RECOVERED = -1
+"""In the place of a channel's source: records that were in flight on former channels of the edge, which another
+parallelism has replaced, and that the target replays before any new input."""

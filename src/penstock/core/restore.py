@@ -4,21 +4,30 @@ State belongs to operators, found again by uid; in-flight records belong to chan
 lose or misplace either, `plan_restore` deals the parts out by their kind:
 
 - `KEYED`: to every subtask that owns at least one of the part's key groups (none given: any), whoever wrote it;
-- `LIST`: to the subtask of the same index; `UNION`: to all; `BROADCAST`: one copy to each;
-- `INPUT_CHANNEL`, `OUTPUT_CHANNEL`: to the receiving or sending end of the channel.
+- `LIST`: to the subtask of the same index; at another parallelism what each writer wrote is dealt out whole, in turn;
+- `UNION`: to all; `BROADCAST`: one copy to each;
+- `INPUT_CHANNEL`, `OUTPUT_CHANNEL`: to the receiving or sending end of the channel; where the edge has other channels
+  now, see `core.redistribution`.
 
-Operators may move between chains and new operators may appear; they start empty.
+Operators may move between chains and new operators may appear; they start empty. A chain may have another parallelism:
+it has finished if all of its former subtasks had; if only some had, all of it runs, and what had finished has left
+nothing behind that could be processed again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from penstock.core.handles import KeyGroupRange, PartHandle, PartKind
-from penstock.core.ids import ChainId, CheckpointId, SubtaskId, Uid
+from penstock.core.ids import RECOVERED, ChannelId, CheckpointId, EdgeId, SubtaskId, Uid
 from penstock.core.keygroups import range_of
 from penstock.core.record import ChainRecord, CheckpointRecord, EdgeRecord, GraphRecord, SubtaskRecord
+from penstock.core.redistribution import Redistribution, described, matching_edges
+
+TASK_PART = "#task"
+"""The part in which a task itself, not one of its operators, remembers something: at another parallelism every subtask
+gets those of all."""
 
 _CHANNELS = (PartKind.INPUT_CHANNEL, PartKind.OUTPUT_CHANNEL)
 
@@ -34,6 +43,16 @@ class SubtaskRestore:
     """With the index of the subtask that wrote each."""
     finished: bool
     """The subtask had ended for good: it has no handles and only ends its channels."""
+    drained: bool = False
+    """All of its input had ended and its operators had finished, or it had ended for good."""
+    replays: tuple[tuple[int, PartHandle], ...] = ()
+    """Records in flight of edges that have other channels now: what the subtask replays before any new input, in this
+    order, as far as the keys are its own. Their channels name the edges by their present places."""
+    former: int = 0
+    """At another parallelism: how many subtasks that had not finished the state comes from. 0: it is the same
+    subtask's."""
+    reshaped: tuple[EdgeId, ...] = ()
+    """Edges of the graph whose channels are not those of the checkpoint."""
 
 
 class _Stored:
@@ -72,7 +91,6 @@ def check_fits(record: CheckpointRecord, graph: GraphRecord) -> None:
         )
     _check_whole(where, record, stored)
     _check_no_state_is_lost(where, stored, graph)
-    _check_parallelism(where, stored, graph)
     _check_finished(where, stored, graph)
     _check_in_flight(where, record, stored, graph)
 
@@ -99,22 +117,10 @@ def _check_no_state_is_lost(where: str, stored: _Stored, graph: GraphRecord) -> 
             )
 
 
-def _check_parallelism(where: str, stored: _Stored, graph: GraphRecord) -> None:
-    for chain in graph.chains:
-        for operator in chain.operators:
-            old = stored.chains.get(operator.uid)
-            if old is not None and old.parallelism != chain.parallelism:
-                raise DoesNotFit(
-                    f"{where} was taken with parallelism {old.parallelism} of chain {old.id!r}, the job runs chain "
-                    f"{chain.id!r} (operator {operator.uid!r}) with parallelism {chain.parallelism}. "
-                    f"Set the parallelism to {old.parallelism}."
-                )
-
-
 def _check_finished(where: str, stored: _Stored, graph: GraphRecord) -> None:
     for chain in graph.chains:
         for index in range(chain.parallelism):
-            if len({entry.finished for entry in _predecessors(stored, chain, index)}) > 1:
+            if len({_all_finished(group) for group in _former(stored, chain, index)}) > 1:
                 raise DoesNotFit(
                     f"in {where} some operators of what is now subtask {SubtaskId(chain.id, index)} had finished and "
                     "others had not. Build the chain as it was when the checkpoint was taken, or restore an "
@@ -123,34 +129,37 @@ def _check_finished(where: str, stored: _Stored, graph: GraphRecord) -> None:
 
 
 def _check_in_flight(where: str, record: CheckpointRecord, stored: _Stored, graph: GraphRecord) -> None:
-    """Channels are named by the edge's place in the graph and its subtasks, so those must be the same on both sides."""
-    known = stored.subtasks.keys() & set(_subtasks(graph))
+    """Every edge with records in flight must still be there, though it may have other channels."""
+    matching = matching_edges(record.graph, graph)
     for _, handle in stored.in_flight:
         if handle.channel is None:
             raise DoesNotFit(
                 f"{where} holds in-flight records {handle.name!r} that name no channel. Restore another one."
             )
         place = handle.channel.edge
-        old = record.graph.edges[place] if place < len(record.graph.edges) else None
-        new = graph.edges[place] if place < len(graph.edges) else None
-        if old is None or old != new:
-            was = _described(old) if old else "unknown to its own graph"
-            now = _described(new) if new else "gone"
+        if place >= len(record.graph.edges):
             raise DoesNotFit(
-                f"{where} holds records in flight on edge {place}, which was {was} and is {now}. Run the job once more "
-                "as it was and take an aligned checkpoint (mode='aligned'), which holds none; then change the graph."
+                f"{where} holds records in flight on edge {place}, which is unknown to its own graph. Restore another "
+                "checkpoint."
             )
-        for chain, index in ((old.source, handle.channel.source), (old.target, handle.channel.target)):
-            if SubtaskId(chain, index) not in known:
-                raise DoesNotFit(
-                    f"{where} holds records in flight on {handle.channel}, but there is no subtask "
-                    f"{SubtaskId(chain, index)}. Restore another checkpoint."
-                )
+        if place not in matching:
+            was = described(record.graph.edges[place])
+            now = described(graph.edges[place]) if place < len(graph.edges) else "gone"
+            raise DoesNotFit(
+                f"{where} holds records in flight on edge {place}, which was {was} and is {now}. "
+                "Run the job once more as it was and take an aligned checkpoint or savepoint "
+                "(mode='aligned'), which holds none; then change the graph."
+            )
+        _check_ends(where, handle.channel, record.graph.edges[place], stored)
 
 
-def _described(edge: EdgeRecord) -> str:
-    by = f" by {', '.join(edge.key)}" if edge.key else ""
-    return f"{edge.source!r} -> {edge.target!r} ({edge.partitioning}{by}) with columns ({', '.join(edge.columns)})"
+def _check_ends(where: str, channel: ChannelId, edge: EdgeRecord, stored: _Stored) -> None:
+    for chain, index in ((edge.source, channel.source), (edge.target, channel.target)):
+        if index != RECOVERED and SubtaskId(chain, index) not in stored.subtasks:
+            raise DoesNotFit(
+                f"{where} holds records in flight on {channel}, but there is no subtask {SubtaskId(chain, index)}. "
+                "Restore another checkpoint."
+            )
 
 
 # ---- who gets what? ----
@@ -158,58 +167,94 @@ def plan_restore(record: CheckpointRecord, graph: GraphRecord) -> dict[SubtaskId
     """For every subtask of the graph what it starts from. Raises `DoesNotFit` as `check_fits` does."""
     check_fits(record, graph)
     stored = _Stored(record)
-    flights = _in_flight_by_subtask(stored, graph)
+    channels = Redistribution(record, graph, stored.in_flight)
     plan = {}
     for chain in graph.chains:
         for index in range(chain.parallelism):
-            subtask = SubtaskId(chain.id, index)
-            before = _predecessors(stored, chain, index)
-            if before and all(entry.finished for entry in before):
-                plan[subtask] = SubtaskRestore(record.checkpoint, (), True)
-                continue
-            own = range_of(graph.key_groups, chain.parallelism, index)
-            handles = [
-                h for operator in chain.operators for h in _dealt(stored.parts.get(operator.uid, ()), index, own)
-            ]
-            plan[subtask] = SubtaskRestore(record.checkpoint, (*handles, *flights.get(subtask, ())), False)
+            plan[SubtaskId(chain.id, index)] = _restore(record, graph, stored, channels, chain, index)
     return plan
 
 
-def _dealt(parts: Sequence[tuple[int, PartHandle]], index: int, own: KeyGroupRange) -> Iterator[tuple[int, PartHandle]]:
+def _restore(
+    record: CheckpointRecord,
+    graph: GraphRecord,
+    stored: _Stored,
+    channels: Redistribution,
+    chain: ChainRecord,
+    index: int,
+) -> SubtaskRestore:
+    groups = _former(stored, chain, index)
+    before = [entry for group in groups for entry in group]
+    if before and _all_finished(before):
+        return SubtaskRestore(record.checkpoint, (), True, drained=True)
+    own = range_of(graph.key_groups, chain.parallelism, index)
+    handles: list[tuple[int, PartHandle]] = []
+    for operator in chain.operators:
+        parts = stored.parts.get(operator.uid, ())
+        rescaled = _rescaled(stored, operator.uid, chain)
+        handles += _dealt(parts, index, own, chain.parallelism if rescaled else None)
+    head = chain.operators[0].uid
+    return SubtaskRestore(
+        record.checkpoint,
+        (*handles, *channels.kept(SubtaskId(chain.id, index))),
+        False,
+        drained=bool(before) and all(entry.drained or entry.finished for entry in before),
+        replays=tuple(channels.replays(chain.id, index)),
+        former=sum(not entry.finished for entry in groups[0]) if _rescaled(stored, head, chain) else 0,
+        reshaped=channels.reshaped,
+    )
+
+
+def _dealt(
+    parts: Sequence[tuple[int, PartHandle]], index: int, own: KeyGroupRange, rescaled_to: int | None = None
+) -> Iterator[tuple[int, PartHandle]]:
     """Of all parts of one operator those for the subtask `index`, which owns the key groups `own`."""
-    broadcast: dict[str, tuple[int, PartHandle]] = {}
+    copies: dict[str, int] = {}
     for writer, handle in parts:
-        if handle.kind is PartKind.BROADCAST:
-            if writer == index or handle.name not in broadcast:
-                broadcast[handle.name] = (writer, handle)
-        elif (
-            handle.kind is PartKind.UNION
-            or (handle.kind is PartKind.LIST and writer == index)
-            or (handle.kind is PartKind.KEYED and (handle.key_groups is None or handle.key_groups.overlaps(own)))
-        ):
+        if handle.kind is PartKind.BROADCAST and (writer == index or handle.name not in copies):
+            copies[handle.name] = writer
+    for writer, handle in parts:
+        match handle.kind:
+            case PartKind.UNION:
+                mine = True
+            case PartKind.KEYED:
+                mine = handle.key_groups is None or handle.key_groups.overlaps(own)
+            case PartKind.BROADCAST:
+                mine = copies[handle.name] == writer
+            case _ if rescaled_to is None:
+                mine = writer == index
+            case _:
+                mine = handle.name == TASK_PART or writer % rescaled_to == index
+        if mine:
             yield writer, handle
-    yield from broadcast.values()
 
 
-def _in_flight_by_subtask(stored: _Stored, graph: GraphRecord) -> dict[SubtaskId, list[tuple[int, PartHandle]]]:
-    dealt: dict[SubtaskId, list[tuple[int, PartHandle]]] = {}
-    for writer, handle in stored.in_flight:
-        assert handle.channel is not None  # check_fits
-        edge = graph.edges[handle.channel.edge]
-        if handle.kind is PartKind.INPUT_CHANNEL:
-            end = SubtaskId(edge.target, handle.channel.target)
-        else:
-            end = SubtaskId(edge.source, handle.channel.source)
-        dealt.setdefault(end, []).append((writer, handle))
-    return dealt
+def _rescaled(stored: _Stored, uid: Uid, chain: ChainRecord) -> bool:
+    return uid in stored.chains and stored.chains[uid].parallelism != chain.parallelism
 
 
-def _predecessors(stored: _Stored, chain: ChainRecord, index: int) -> list[SubtaskRecord]:
-    """What the operators of this subtask were part of in the checkpoint."""
-    chains = dict.fromkeys(stored.chains[o.uid].id for o in chain.operators if o.uid in stored.chains)
-    return [stored.subtasks[SubtaskId(ChainId(old), index)] for old in chains]
+def _former(stored: _Stored, chain: ChainRecord, index: int) -> list[list[SubtaskRecord]]:
+    """What the operators of this subtask were part of in the checkpoint: for each of their former chains the same
+    subtask, or at another parallelism all."""
+    chains = {stored.chains[o.uid].id: stored.chains[o.uid] for o in chain.operators if o.uid in stored.chains}
+    return [
+        [stored.subtasks[SubtaskId(old.id, former)] for former in _former_indices(old, chain, index)]
+        for old in chains.values()
+    ]
 
 
-def _subtasks(graph: GraphRecord) -> Iterator[SubtaskId]:
-    for chain in graph.chains:
-        yield from (SubtaskId(chain.id, index) for index in range(chain.parallelism))
+def _former_indices(old: ChainRecord, chain: ChainRecord, index: int) -> Sequence[int]:
+    return [index] if old.parallelism == chain.parallelism else range(old.parallelism)
+
+
+def _all_finished(entries: Sequence[SubtaskRecord]) -> bool:
+    return all(entry.finished for entry in entries)
+
+
+def as_restored(record: CheckpointRecord, plan: Mapping[SubtaskId, SubtaskRestore]) -> CheckpointRecord:
+    """The checkpoint with the subtasks of the graph that was restored from it, and how far each of them had come."""
+    entries = (
+        SubtaskRecord(subtask, drained=restore.drained and not restore.finished, finished=restore.finished)
+        for subtask, restore in plan.items()
+    )
+    return replace(record, subtasks=tuple(entries))

@@ -24,14 +24,13 @@ from penstock.runtime.network.dialling import Dialler
 from penstock.runtime.network.exchange import Exchange
 from penstock.runtime.pool import Pool
 from penstock.runtime.ports import Abort, Complete, Note, SnapshotWriter, StopSources, Trigger
+from penstock.runtime.replay import read_restored
 from penstock.runtime.reports import Reports
 from penstock.runtime.restored import RestoredSubtask
 from penstock.runtime.snapshots import NoSnapshots, PooledSnapshotWriter
 from penstock.runtime.task import Task
 from penstock.runtime.taskthread import TaskThread
-from penstock.state.parts import RestoredPart
 from penstock.store.files import Files
-from penstock.store.parts import reader
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -191,21 +190,7 @@ class AttemptRun:
     def _restored(self, restore: Restore) -> RestoredSubtask:
         files = self._around.files
         assert files is not None, "a job without checkpoints has none to restore"
-        parts = (
-            (
-                handle.uid,
-                RestoredPart(
-                    handle.name,
-                    handle.kind,
-                    writer,
-                    reader(files, restore.directory, handle),
-                    handle.key_groups,
-                    handle.channel,
-                ),
-            )
-            for writer, handle in restore.handles
-        )
-        return RestoredSubtask.of(restore.checkpoint, parts, restore.finished)
+        return read_restored(files, restore)
 
     # ---- from other threads ----
     def _all_connected(self) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.core.barrier import Barrier
 from penstock.core.handles import PartKind
-from penstock.core.ids import ChannelId
+from penstock.core.ids import RECOVERED, ChannelId
 from penstock.runtime import wire
 from penstock.runtime.elements import Element, EndOfChannel
 from penstock.state.parts import Buffer, CapturedPart, RestoredPart
@@ -26,7 +26,10 @@ def replayable(elements: Iterable[Element]) -> list[Element]:
 
 def capture(kind: PartKind, channel: ChannelId, elements: Sequence[Element]) -> CapturedPart:
     """`elements` must not change any more; batches never do."""
-    name = f"{_NAMES[kind]}-{channel.edge}-{channel.source}-{channel.target}"
+    if channel.source == RECOVERED:
+        name = f"recovered-{channel.edge}-{channel.target}"
+    else:
+        name = f"{_NAMES[kind]}-{channel.edge}-{channel.source}-{channel.target}"
     return CapturedPart(name, kind, _encoder(elements), channel=channel)
 
 
@@ -36,6 +39,11 @@ def _encoder(elements: Sequence[Element]) -> Callable[[], Sequence[Buffer]]:
 
 def restore(part: RestoredPart, schema: pa.Schema) -> list[Element]:
     return [wire.decode(frame, schema) for frame in wire.frames(part.read())]
+
+
+def rows_of(part: RestoredPart, schema: pa.Schema) -> list[pa.RecordBatch]:
+    """Only its rows."""
+    return [element for element in restore(part, schema) if isinstance(element, pa.RecordBatch)]
 
 
 def count_rows(elements: Iterable[Element]) -> int:

@@ -32,4 +32,12 @@ def deploy_messages(
 def _restore(plan: SubtaskRestore | None) -> Restore | None:
     if plan is None:
         return None
-    return Restore(plan.checkpoint, checkpoint_directory(plan.checkpoint), list(plan.handles), plan.finished)
+    return Restore(
+        plan.checkpoint,
+        checkpoint_directory(plan.checkpoint),
+        list(plan.handles),
+        plan.finished,
+        list(plan.replays),
+        plan.former,
+        list(plan.reshaped),
+    )

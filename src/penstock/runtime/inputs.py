@@ -13,6 +13,10 @@ its share gets its first grant when enough of them are processed, which needs no
 A new limit is announced when it is at least a quarter of the share above the last one. When the sender has used up
 its limit and all its rows are processed, it is a whole share above.
 
+Recovered channels hold what was in flight on former channels, at another parallelism. They are here from the start,
+with all that they will ever hold, go before all others, and end like any channel: until then no other channel is
+worked on, and an aligned barrier waits for them.
+
 Order. Channels with something to do stand in a ring. A barrier, or the end of a channel, is never left at the head
 of a queue that is not held: whoever changes a head lists the channel as `unsettled`, and the task takes the barrier
 from there.
@@ -26,7 +30,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from penstock.core.barrier import Barrier
-from penstock.core.ids import ChannelId, CheckpointId
+from penstock.core.ids import RECOVERED, ChannelId, CheckpointId
 from penstock.core.inflight import InFlightSizer
 from penstock.runtime.channel_state import count_rows, replayable
 from penstock.runtime.elements import Element, EndOfChannel
@@ -93,6 +97,9 @@ class Inputs:
         self.channels = {id: InputChannel(id, input) for id, input in channels}
         self.unsettled: deque[InputChannel] = deque()
         self._ring: deque[InputChannel] = deque()
+        self._recovered_ring: deque[InputChannel] = deque()
+        self._recovering = 0
+        """How many recovered channels have not ended."""
         self._transport = transport
         self._sizer = sizer
         self._share = 1
@@ -105,6 +112,19 @@ class Inputs:
         channel.recovered += count_rows(elements)
         channel.queue.extend(elements)
         self._wake(channel)
+
+    def recover(self, id: ChannelId, input: int, batches: Sequence[pa.RecordBatch]) -> None:
+        """Adds a recovered channel with its content."""
+        channel = self.channels[id] = InputChannel(id, input)
+        channel.ended = True
+        channel.queue.extend(batches)
+        channel.queue.append(EndOfChannel())
+        self._recovering += 1
+        self._wake(channel)
+
+    @property
+    def recovered(self) -> list[ChannelId]:
+        return [id for id in self.channels if id.source == RECOVERED]
 
     def put(self, id: ChannelId, element: Element) -> None:
         channel = self.channels[id]
@@ -121,12 +141,12 @@ class Inputs:
             self.unsettled.append(channel)
         else:
             channel.in_ring = True
-            self._ring.append(channel)
+            (self._recovered_ring if channel.id.source == RECOVERED else self._ring).append(channel)
 
     # ---- whose turn it is ----
     @property
     def runnable(self) -> bool:
-        return bool(self._ring)
+        return bool(self._recovered_ring if self._recovering else self._ring)
 
     @property
     def closed(self) -> bool:
@@ -139,9 +159,10 @@ class Inputs:
 
     def next(self) -> InputChannel | None:
         """Takes the next channel out of the ring; `done_with` puts it back at its end."""
-        if not self._ring:
+        ring = self._recovered_ring if self._recovering else self._ring
+        if not ring:
             return None
-        channel = self._ring.popleft()
+        channel = ring.popleft()
         channel.in_ring = False
         return channel
 
@@ -196,6 +217,12 @@ class Inputs:
         if not channel.ended:
             channel.ended = True
             self._resize()
+
+    def close(self, channel: InputChannel) -> None:
+        """Nothing at all will come."""
+        channel.closed = True
+        self._recovering -= channel.id.source == RECOVERED
+        self.end(channel)
 
     def grant_all(self) -> None:
         for channel in self.channels.values():

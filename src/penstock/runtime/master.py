@@ -34,7 +34,7 @@ from penstock.core.ids import Attempt, CheckpointId, Generation, SubtaskId, Uid,
 from penstock.core.lifecycle import Failure, JobLifecycle, JobState
 from penstock.core.record import CheckpointRecord
 from penstock.core.restarts import RestartSettings
-from penstock.core.restore import SubtaskRestore, plan_restore
+from penstock.core.restore import SubtaskRestore, as_restored, plan_restore
 from penstock.core.settings import CheckpointSettings, RuntimeSettings
 from penstock.core.statistics import CheckpointStatistics
 from penstock.core.store import Fenced
@@ -306,7 +306,8 @@ class Master:
         self.to_all(wire.Start(attempt))
         if self._draining:
             self.to_all(wire.Drain(attempt))
-        self._protection.attempt_started(attempt, self._restore_point)
+        restored = self._restore_point and as_restored(self._restore_point, self._restores)
+        self._protection.attempt_started(attempt, restored)
 
     def _attempt_ended(self, attempt: Attempt, failure: Failure | None) -> None:
         if failure is not None:

@@ -2,7 +2,8 @@
 
 A task remembers two things, in a part beside those of its first operator. The watermarks of its input channels, so
 that event time does not go back after a restore. And whether its input had ended, so that its operators do not
-finish twice.
+finish twice. At another parallelism a task begins with the lowest time of all former ones, and has ended if all had;
+of the channels that are others now it knows nothing.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import msgspec
 from penstock.core.handles import PartKind
 from penstock.core.ids import Attempt, ChannelId, CheckpointId, EdgeId, Generation, SubtaskId, Uid
 from penstock.core.keygroups import range_of
+from penstock.core.restore import TASK_PART
 from penstock.core.watermarks import NO_TIME
 from penstock.graph.job import JobGraph, OperatorSpec
 from penstock.operators.base import Clock, OperatorContext
 from penstock.state.parts import CapturedPart, RestoredPart
 
-MEMORY_PART = "#task"
+MEMORY_PART = TASK_PART
 """No operator's part is named so: names of states are Python identifiers."""
 
 _CHANNEL_KINDS = (PartKind.INPUT_CHANNEL, PartKind.OUTPUT_CHANNEL)
@@ -37,6 +39,12 @@ class RestoredSubtask:
     """Records in flight, of input and output channels."""
     finished: bool = False
     """The subtask had ended for good: it only ends its channels."""
+    replays: Sequence[RestoredPart] = ()
+    """Records in flight of reshaped edges, in the order in which the subtask replays those of its own keys."""
+    former: int = 0
+    """At another parallelism: from how many subtasks the state comes. 0: it is the same subtask's."""
+    reshaped: frozenset[EdgeId] = frozenset()
+    """Edges whose channels are not those of the checkpoint."""
 
     @classmethod
     def of(
@@ -53,10 +61,14 @@ class RestoredSubtask:
         return [part for part in self.parts.get(uid, ()) if part.name != MEMORY_PART]
 
     def memory(self, head: Uid, subtask: int) -> TaskMemory:
-        for part in self.parts.get(head, ()):
-            if part.name == MEMORY_PART and part.subtask == subtask:
-                return msgspec.json.decode(part.read(), type=TaskMemory)
-        return TaskMemory()
+        parts = [part for part in self.parts.get(head, ()) if part.name == MEMORY_PART]
+        if not self.former:
+            parts = [part for part in parts if part.subtask == subtask]
+        memories = [msgspec.json.decode(part.read(), type=TaskMemory) for part in parts]
+        if not memories or len(memories) < self.former:
+            return TaskMemory()  # one that had nothing to remember knew of no time
+        channels = [] if self.former else [known for known in memories[0].channels if known[0] not in self.reshaped]
+        return TaskMemory(all(m.drained for m in memories), min(m.time for m in memories), channels)
 
 
 class TaskMemory(msgspec.Struct, frozen=True):

@@ -35,7 +35,7 @@ from collections.abc import Callable, Mapping, Sequence
 from penstock.core.barrier import Barrier, Mode, Purpose
 from penstock.core.causes import Cause
 from penstock.core.handles import PartKind
-from penstock.core.ids import Attempt, CheckpointId, Generation, SubtaskId, Uid
+from penstock.core.ids import RECOVERED, Attempt, ChannelId, CheckpointId, Generation, SubtaskId, Uid
 from penstock.core.inflight import InFlightSizer
 from penstock.core.settings import RuntimeSettings
 from penstock.core.watermarks import WatermarkCombiner
@@ -62,6 +62,7 @@ from penstock.runtime.ports import (
     WriteFailed,
     Written,
 )
+from penstock.runtime.replay import replayed
 from penstock.runtime.restored import RestoredSubtask, TaskMemory, operator_context
 from penstock.runtime.sourcing import SourceDriver
 from penstock.runtime.taskcheckpoints import TaskCheckpoints
@@ -186,6 +187,8 @@ class Task:
 
     # ---- beginning ----
     def _open(self) -> None:
+        if self._restored is not None:
+            self._recover(self._restored)
         self._chain = chain = OperatorChain(
             self._specs, self.subtask.index, self._outputs.emit, self._outputs.watermark
         )
@@ -201,6 +204,8 @@ class Task:
         )
         self._driver = self._make_driver(chain)
         self._dispatch = self._make_dispatch()
+        for recovered in self._inputs.recovered:
+            self._checkpoints.ending(recovered)
         chain.open(self._context_of)
         restored = self._restored
         self._memory = TaskMemory()
@@ -235,9 +240,17 @@ class Task:
             self._graph, self.subtask, spec, self._restored, self._clock, self._attempt, self._generation
         )
 
+    def _recover(self, restored: RestoredSubtask) -> None:
+        """Makes the recovered channels, before anything else asks which channels there are."""
+        for edge, batches in replayed(self._graph, self.subtask, restored).items():
+            channel = ChannelId(edge, RECOVERED, self.subtask.index)
+            self._inputs.recover(channel, self._graph.edges[edge].target_input, batches)
+
     def _preload(self, restored: RestoredSubtask) -> None:
         for part in restored.channels:
             assert part.channel is not None, f"part {part.name} of {self.subtask} names no channel"
+            if part.channel.source == RECOVERED:
+                continue
             elements = channel_state.restore(part, self._graph.edges[part.channel.edge].schema)
             side = self._inputs if part.kind is PartKind.INPUT_CHANNEL else self._outputs
             side.preload(part.channel, elements)

@@ -113,8 +113,7 @@ class TaskCheckpoints:
 
     def _end(self, channel: InputChannel) -> None:
         channel.queue.popleft()
-        channel.closed = True
-        self._inputs.end(channel)
+        self._inputs.close(channel)
         self._tell(Ended(channel.id))
 
     def complete(self, checkpoint: CheckpointId) -> None:

@@ -40,9 +40,11 @@ SINK_ROOT = "/sinks"
 SINK_FORMAT = "parquet"
 
 
-def build_job(scenario: Scenario, witness: Witness, ledger: Ledger, sink_files: MemoryFiles, driver: int) -> JobGraph:
+def build_job(
+    scenario: Scenario, topology: Topology, witness: Witness, ledger: Ledger, sink_files: MemoryFiles, driver: int
+) -> JobGraph:
+    """`topology` is the scenario's, perhaps at another parallelism."""
     builder = _Builder(scenario, witness, ledger, sink_files, driver)
-    topology = scenario.topology
     chains = tuple(builder.chain(node) for node in topology.nodes)
     edges: list[Edge] = []
     for node in topology.nodes:
@@ -75,7 +77,7 @@ class _Builder:
         return Chain(ChainId(operators[0].uid), tuple(operators), node.parallelism)
 
     def _sources(self, node: Node) -> list[OperatorSpec]:
-        splits = [split_rows(self._topology, node, split) for split in range(node.parallelism)]
+        splits = [split_rows(self._topology, node, split) for split in range(len(node.rows))]
         if node.kind is Kind.GENERATOR:
             generator = _generator(node, splits)
             return [
@@ -87,8 +89,8 @@ class _Builder:
         return [_spec(node.uid, lambda: ScriptedSource(node, batches, random, idle, witness), SCHEMA, stateful=True)]
 
     def _consumers(self, node: Node) -> list[OperatorSpec]:
-        witness = self._witness
-        stamp = _spec(f"{node.uid}-stamp", lambda: Stamp(node, witness), SCHEMA, stateful=True)
+        witness, by_key, ordered = self._witness, self._scenario.rescaling, self._scenario.keeps_order(node)
+        stamp = _spec(f"{node.uid}-stamp", lambda: Stamp(node, witness, ordered, by_key), SCHEMA, stateful=True)
         if node.kind in (Kind.MAP, Kind.FILTER):
             return [stamp]
         if node.kind.is_sink:
@@ -123,12 +125,12 @@ def _spec(uid: str, factory: OperatorFactory, schema: pa.Schema, stateful: bool)
 
 
 def _generator(node: Node, splits: list[list[Row]]) -> Generator:
-    """Index i is record i // parallelism of split i % parallelism."""
+    """Index i is record i // splits of split i % splits."""
     count = sum(node.rows)
-    rows = [splits[index % node.parallelism][index // node.parallelism] for index in range(count)]
+    rows = [splits[index % len(splits)][index // len(splits)] for index in range(count)]
     table = batch_of(rows or [Row(0, 0, 0, 0, 0)])
 
     def generate(index: Index) -> pa.RecordBatch:
         return table.take(pa.array(np.asarray(index)))
 
-    return Generator(count, generate, splits=node.parallelism)
+    return Generator(count, generate, splits=len(splits))

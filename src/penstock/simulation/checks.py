@@ -73,7 +73,7 @@ def _shortened(world: World, read: Mapping[tuple[int, int], int]) -> Topology:
     """The topology with so many rows in each split; those that are not named have ended, wherever that was."""
     nodes = list(world.scenario.topology.nodes)
     for node in world.scenario.topology.sources:
-        splits = [(node.number, split) for split in range(node.parallelism)]
+        splits = [(node.number, split) for split in range(len(node.rows))]
         rows = tuple(read[split] if split in read else world.witness.rows_read(*split) for split in splits)
         nodes[node.number] = replace(node, rows=rows)
     return replace(world.scenario.topology, nodes=tuple(nodes))
@@ -102,7 +102,9 @@ def _check_sink(world: World, sink: Node, expected: Expected) -> None:
     _check_rows(sink, expected, Counter(rows), exactly_once)
     if exactly_once:
         routes = table["route"].to_pylist()
-        _check_order(sink, [row.id for row in rows], routes)
+        if world.scenario.keeps_order(sink):
+            ways = [(route, row.key) for route, row in zip(routes, rows, strict=True)]
+            _check_order(sink, [row.id for row in rows], ways if world.scenario.rescaling else routes)
         _check_counts(sink, expected, rows, table["seq"].to_pylist(), table["total"].to_pylist())
 
 
@@ -147,8 +149,8 @@ def _example(rows: Counter[Row]) -> str:
     return f"{row} (id {row.id:#x}) x{count}"
 
 
-def _check_order(sink: Node, ids: Sequence[int], routes: Sequence[int]) -> None:
-    last: dict[tuple[int, int], int] = {}
+def _check_order(sink: Node, ids: Sequence[int], routes: Sequence[object]) -> None:
+    last: dict[tuple[int, object], int] = {}
     for id, route in zip(ids, routes, strict=True):
         if id < 0:
             continue

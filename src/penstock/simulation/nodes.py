@@ -22,7 +22,15 @@ from penstock.simulation.topology import Kind, Node
 from penstock.simulation.witness import Witness
 from penstock.state.parts import CapturedPart, OperatorSnapshot, PartKind
 
-_ID, _TIME, _PATH, _ROUTE = (COLUMNS.index(name) for name in ("id", "time", "path", "route"))
+_ID, _KEY, _TIME, _PATH, _ROUTE = (COLUMNS.index(name) for name in ("id", "key", "time", "path", "route"))
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """What one subtask of a stamp remembers."""
+
+    width: int
+    watermark: int
+    last: list[tuple[int, int, int, int]]
 
 
 class UserError(RuntimeError):
@@ -30,60 +38,79 @@ class UserError(RuntimeError):
 
 
 class ScriptedSource(SourceOperator):
-    """Reads split i of its node on subtask i: slices of one prepared batch, with pauses in between."""
+    """Reads split i of its node on subtask i % parallelism: slices of one prepared batch, with pauses in between."""
 
     def __init__(
         self, node: Node, splits: Sequence[pa.RecordBatch], random: Random, idle: bool, witness: Witness
     ) -> None:
         self._node, self._splits, self._random, self._idle, self._witness = node, splits, random, idle, witness
-        self._split, self._position = 0, 0
+        self._positions: dict[int, int] = {}
+        """Of the splits that this subtask reads."""
         self._run = (Generation(0), Attempt(0))
 
     def open(self, context: OperatorContext) -> None:
-        self._split, self._run = context.subtask, (context.generation, context.attempt)
+        self._run = (context.generation, context.attempt)
+        own = range(context.subtask, len(self._splits), context.parallelism)
+        if not context.restored:
+            self._positions = dict.fromkeys(own, 0)
         for part in context.restored:
-            split, position = msgspec.json.decode(part.read(), type=tuple[int, int])
-            if split == self._split:
-                self._position = position
+            # Splits that nobody wrote were read by subtasks that had finished.
+            for split, position in msgspec.json.decode(part.read(), type=list[tuple[int, int]]):
+                if split in own:
+                    self._positions[split] = position
 
     def poll(self, max_rows: int) -> Polled:
-        rows = self._splits[self._split]
-        left = rows.num_rows - self._position
+        left = [split for split, position in self._positions.items() if position < self._splits[split].num_rows]
         if left and self._random.random() < self._node.pause:
             return Polled(idle_for=0.002, idle=self._idle)
-        count = min(left, max_rows, self._random.randint(1, self._node.batch))
-        batch = rows.slice(self._position, count) if count else None
-        self._position += count
-        last = (self._position - 1) * STEP_MS if self._position else None
-        return Polled(batch=batch, watermark=last, done=self._position == rows.num_rows)
+        batch = None
+        if left:
+            split = left[0] if len(left) == 1 else self._random.choice(left)
+            rows, position = self._splits[split], self._positions[split]
+            count = min(rows.num_rows - position, max_rows, self._random.randint(1, self._node.batch))
+            batch = rows.slice(position, count)
+            self._positions[split] += count
+            left = [split for split in left if self._positions[split] < self._splits[split].num_rows]
+        return Polled(batch=batch, watermark=self._watermark(left), done=not left)
+
+    def _watermark(self, left: list[int]) -> int | None:
+        """The lowest of the splits that go on; of the last one, when it has ended, its own."""
+        behind = min(self._positions[split] for split in left) if left else max(self._positions.values(), default=0)
+        return (behind - 1) * STEP_MS if behind else None
 
     def finish(self, out: Collector) -> None:
-        self._witness.source_ended(self._node.number, self._split, self._run, self._position)
+        for split, position in self._positions.items():
+            self._witness.source_ended(self._node.number, split, self._run, position)
 
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
-        position = (self._split, self._position)
-        self._witness.source_cut(self._node.number, self._split, self._run, barrier, self._position)
-        return OperatorSnapshot((CapturedPart("splits", PartKind.UNION, lambda: [msgspec.json.encode(position)]),))
+        positions = list(self._positions.items())
+        for split, position in positions:
+            self._witness.source_cut(self._node.number, split, self._run, barrier, position)
+        return OperatorSnapshot((CapturedPart("splits", PartKind.UNION, lambda: [msgspec.json.encode(positions)]),))
 
 
 class Stamp(Operator):
     """Head of every node that has input."""
 
-    def __init__(self, node: Node, witness: Witness) -> None:
-        self._node, self._witness = node, witness
-        self._subtask = 0
-        self._last: dict[tuple[int, int], int] = {}
-        """By origin and route so far: the id that came last."""
+    def __init__(self, node: Node, witness: Witness, ordered: bool, by_key: bool) -> None:
+        self._node, self._witness, self._ordered, self._by_key = node, witness, ordered, by_key
+        self._subtask, self._width = 0, 1
+        self._last: dict[tuple[int, int, int], int] = {}
+        """By origin, route so far, and key where each key is a way of its own: the id that came last."""
         self._watermark = MIN_WATERMARK
         self._completed: set[CheckpointId] = set()
         self._where = ""
 
     def open(self, context: OperatorContext) -> None:
-        self._subtask = context.subtask
+        self._subtask, self._width = context.subtask, context.parallelism
         self._where = f"{self._node.uid}[{context.subtask}] of attempt {context.attempt}"
-        for part in context.restored:
-            self._watermark, seen = msgspec.json.decode(part.read(), type=tuple[int, list[tuple[int, int, int]]])
-            self._last = {(origin, route): id for origin, route, id in seen}
+        stored = {part.subtask: msgspec.json.decode(part.read(), type=_Seen) for part in context.restored}
+        own = stored.get(context.subtask)
+        if own is not None and own.width == self._width:
+            self._watermark = own.watermark
+            self._last = {(origin, route, key): id for origin, route, key, id in own.last}
+        elif stored:
+            self._watermark = min(seen.watermark for seen in stored.values())
 
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
         if self._witness.raise_in_process:
@@ -92,7 +119,7 @@ class Stamp(Operator):
         if self._witness.exactly_once:
             self._check(batch)
         columns = batch.columns
-        step = self._node.number * 8 + self._subtask
+        step = (self._node.number * 8 + self._subtask) * 8 + self._width
         columns[_PATH] = pa.array(next_paths(columns[_PATH].to_numpy(), self._node.number))
         columns[_ROUTE] = pa.array(next_paths(columns[_ROUTE].to_numpy(), step))
         stamped = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
@@ -103,11 +130,11 @@ class Stamp(Operator):
             out.emit(stamped)
 
     def _check(self, batch: pa.RecordBatch) -> None:
-        ids, routes = batch.column(_ID).to_pylist(), batch.column(_ROUTE).to_pylist()
-        for id, route in zip(ids, routes, strict=True):
-            if id < 0:
+        ids, routes, keys = (batch.column(place).to_pylist() for place in (_ID, _ROUTE, _KEY))
+        for id, route, key in zip(ids, routes, keys, strict=True):
+            if id < 0 or not self._ordered:
                 continue
-            way = (origin_of(id), route)
+            way = (origin_of(id), route, key if self._by_key else 0)
             last = self._last.get(way, -1)
             if id <= last:
                 what = "twice" if id == last else f"after record {last:#x} of the same origin and route"
@@ -129,11 +156,8 @@ class Stamp(Operator):
         if self._witness.raise_in_snapshot:
             self._witness.raise_in_snapshot = False
             raise UserError(f"{SIMULATED} this state cannot be captured")
-        seen = [(origin, route, id) for (origin, route), id in self._last.items()]
-        watermark = self._watermark
-        return OperatorSnapshot(
-            (CapturedPart("seen", PartKind.LIST, lambda: [msgspec.json.encode((watermark, seen))]),)
-        )
+        seen = _Seen(self._width, self._watermark, [(*way, id) for way, id in self._last.items()])
+        return OperatorSnapshot((CapturedPart("seen", PartKind.UNION, lambda: [msgspec.json.encode(seen)]),))
 
     def on_complete(self, checkpoint: CheckpointId) -> None:
         if checkpoint in self._completed:

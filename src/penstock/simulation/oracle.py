@@ -34,7 +34,7 @@ def expected_output(topology: Topology) -> dict[int, Expected]:
 
 def _output(topology: Topology, node: Node, streams: Mapping[int, Rows]) -> Rows:
     if node.kind.is_source:
-        return Counter(row for split in range(node.parallelism) for row in split_rows(topology, node, split))
+        return Counter(row for split in range(len(node.rows)) for row in split_rows(topology, node, split))
     arrived = _stamped(node, _arriving(node, streams))
     if node.kind is Kind.FILTER:
         return Counter({row: count for row, count in arrived.items() if kept(row.id, node.number)})

@@ -12,7 +12,7 @@ from random import Random
 from penstock.core.barrier import Mode
 from penstock.core.settings import CheckpointSettings, InFlightSettings, RuntimeSettings
 from penstock.simulation.faults import Fault, random_faults
-from penstock.simulation.topology import Kind, Topology, random_topology
+from penstock.simulation.topology import Kind, Node, Topology, random_topology, without_copies
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Scenario:
     """Whether sources declare themselves idle while they pause."""
     drain_at: int | None
     """The step at which the job is asked to stop reading and finish; None: never."""
+    rescaling: bool = False
+    """Whether the job comes back at another parallelism now and then."""
 
     @property
     def exactly_once(self) -> bool:
@@ -41,11 +43,17 @@ class Scenario:
         to the same."""
         return self.checkpoints is None or self.checkpoints.mode.exactly_once
 
+    def keeps_order(self, node: Node) -> bool:
+        """Whether records of equal origin and route come to the node in order. At another parallelism this holds key by
+        key, and not behind a rebalance: what was in flight on several channels there may meet on one."""
+        return not self.rescaling or self.topology.in_order(node)
+
     def describe(self) -> list[str]:
         return [
             f"seed {self.seed}: {self.topology.describe()}",
             f"checkpoints: {self.checkpoints}",
             f"in flight: {self.runtime.in_flight}, spares {self.runtime.spares}, drain at {self.drain_at}",
+            f"rescaling: {self.rescaling}",
             f"faults: {'; '.join(map(str, self.faults)) or 'none'}",
         ]
 
@@ -65,9 +73,11 @@ def random_scenario(seed: int) -> Scenario:
     tick = random.choice((0.0001, 0.0005, 0.001))
     drains = random.random() < 0.08
     mode = random.choices([mode for mode, _ in _MODES], [weight for _, weight in _MODES])[0]
+    rescaling = mode is not None and random.random() < 0.4
+    topology = _only_scripted(random_topology(random)) if drains else random_topology(random)
     return Scenario(
         seed=seed,
-        topology=_only_scripted(random_topology(random)) if drains else random_topology(random),
+        topology=without_copies(topology) if rescaling else topology,
         checkpoints=None if mode is None else _checkpoints(random, mode, tick),
         runtime=_runtime(random, tick),
         faults=random_faults(random, mode is not None),
@@ -77,6 +87,7 @@ def random_scenario(seed: int) -> Scenario:
         encoded=random.random() < 0.3,
         idle=random.random() < 0.1,
         drain_at=random.randint(20, 400) if drains else None,
+        rescaling=rescaling,
     )
 
 

@@ -6,7 +6,8 @@ on its own, what the job must put out; neither looks at the other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
 
@@ -50,7 +51,7 @@ class Node:
     parallelism: int
     links: tuple[Link, ...] = ()
     rows: tuple[int, ...] = ()
-    """Of a source: how many records each split has; split i is read by subtask i."""
+    """Of a source: how many records each split has; split i is read by subtask i % parallelism."""
     batch: int = 0
     """Of a source: the most rows it hands out at once."""
     pause: float = 0.0
@@ -76,6 +77,13 @@ class Topology:
     def sinks(self) -> tuple[Node, ...]:
         return tuple(node for node in self.nodes if node.kind.is_sink)
 
+    def in_order(self, node: Node) -> bool:
+        """Whether no rebalance lies before the node: which of its channels a record takes is nobody's promise."""
+        return all(
+            link.partitioning is not Partitioning.REBALANCE and self.in_order(self.nodes[link.source])
+            for link in node.links
+        )
+
     def describe(self) -> str:
         def one(node: Node) -> str:
             links = ", ".join(f"{self.nodes[link.source].uid} {link.partitioning}" for link in node.links)
@@ -86,6 +94,33 @@ class Topology:
 
 def random_topology(random: Random) -> Topology:
     return _Sketch(random).finish()
+
+
+def resized(topology: Topology, width: Callable[[], int]) -> Topology:
+    """The same job at another parallelism: nodes that a forward link connects keep the same one."""
+    widths: dict[int, int] = {}
+    for node in topology.nodes:
+        forward = [link.source for link in node.links if link.partitioning is Partitioning.FORWARD]
+        if forward:
+            chosen = widths[forward[0]]
+            tied = {widths[source] for source in forward}
+            widths = {number: chosen if other in tied else other for number, other in widths.items()}
+            widths[node.number] = chosen
+        else:
+            widths[node.number] = width()
+    nodes = tuple(replace(node, parallelism=widths[node.number]) for node in topology.nodes)
+    return replace(topology, nodes=nodes)
+
+
+def without_copies(topology: Topology) -> Topology:
+    """How many copies a broadcast makes depends on the parallelism, and so would the right answer."""
+
+    def rebalanced(link: Link) -> Link:
+        copies = link.partitioning is Partitioning.BROADCAST
+        return replace(link, partitioning=Partitioning.REBALANCE) if copies else link
+
+    nodes = (replace(node, links=tuple(map(rebalanced, node.links))) for node in topology.nodes)
+    return replace(topology, nodes=tuple(nodes))
 
 
 @dataclass

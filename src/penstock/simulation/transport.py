@@ -77,7 +77,7 @@ Put = Callable[[Note], None]
 
 
 class Network:
-    """The data channels of all runs."""
+    """The data channels of all runs. Of the graph only the edges count, which are the same at any parallelism."""
 
     def __init__(
         self,
@@ -113,9 +113,8 @@ class RunNetwork:
     def detach(self, subtask: SubtaskId, keep: Callable[[int], int]) -> None:
         """The subtask is gone. `keep` says how much of a queue that it was sending on is under way for good."""
         self._mailboxes.pop(subtask, None)
-        for channel in self._network.graph.output_channels(subtask):
-            line = self._elements.get(channel)
-            if line is not None:
+        for channel, line in self._elements.items():
+            if self._network.graph.sender(channel) == subtask:
                 line.cut(keep(len(line)))
 
     def send(self, channel: ChannelId, element: Element) -> None:

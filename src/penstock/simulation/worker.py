@@ -35,6 +35,7 @@ from penstock.runtime.control.messages import (
 from penstock.runtime.network.handshake import PROTOCOL
 from penstock.runtime.pool import Pool
 from penstock.runtime.ports import Abort, Cancel, Complete, Note, SnapshotWriter, StopSources, Trigger
+from penstock.runtime.replay import read_restored
 from penstock.runtime.reports import Reports
 from penstock.runtime.restored import RestoredSubtask
 from penstock.runtime.snapshots import NoSnapshots, PooledSnapshotWriter
@@ -43,8 +44,6 @@ from penstock.simulation.connection import Connection, short
 from penstock.simulation.faults import Point
 from penstock.simulation.scheduler import Actor
 from penstock.simulation.transport import Line, Run
-from penstock.state.parts import RestoredPart
-from penstock.store.parts import reader
 
 if TYPE_CHECKING:
     from penstock.simulation.driver import SimulatedDriver
@@ -271,23 +270,9 @@ class SimulatedWorker:
         )
 
     def _restored(self, run: Run, restore: Restore) -> RestoredSubtask:
-        parts = (
-            (
-                handle.uid,
-                RestoredPart(
-                    handle.name,
-                    handle.kind,
-                    writer,
-                    reader(self.world.files, restore.directory, handle),
-                    handle.key_groups,
-                    handle.channel,
-                ),
-            )
-            for writer, handle in restore.handles
-        )
-        restored = RestoredSubtask.of(restore.checkpoint, parts, restore.finished)
+        restored = read_restored(self.world.files, restore)
         self.world.witness.restored.add(run)
-        self.world.chaos.reach(Point.REPLAY if restored.channels else Point.RESTORE)
+        self.world.chaos.reach(Point.REPLAY if restored.channels or restored.replays else Point.RESTORE)
         return restored
 
     def task_opened(self) -> None:

@@ -24,6 +24,7 @@ from penstock.simulation.ledger import Ledger
 from penstock.simulation.scenario import Scenario
 from penstock.simulation.scheduler import Actor, Scheduler, Stuck
 from penstock.simulation.story import Story, Violation
+from penstock.simulation.topology import Topology, resized
 from penstock.simulation.transport import Network
 from penstock.simulation.witness import Witness
 from penstock.simulation.worker import SimulatedWorker
@@ -162,7 +163,8 @@ class World:
     def start_driver(self) -> None:
         scenario = self.scenario
         number = len(self.drivers) + 1
-        graph = build_job(scenario, self.witness, self.ledger, self.sink_files, number)
+        self.topology = self._next_topology()
+        graph = build_job(scenario, self.topology, self.witness, self.ledger, self.sink_files, number)
         driver = SimulatedDriver(self, number, graph)
         self.living += 1
         self.drivers.append(driver)
@@ -171,6 +173,14 @@ class World:
         restarts = FixedDelay(attempts=1000, delay=scenario.tick * 10)
         clock = self.scheduler.clock
         driver.start(Master(graph, scenario.checkpoints, scenario.runtime, restarts, store, driver, clock))
+
+    def _next_topology(self) -> Topology:
+        """What the next driver runs: now and then the same job at another parallelism."""
+        topology = self.scenario.topology
+        if self.drivers and self.scenario.rescaling and self.random.random() < 0.7:
+            topology = resized(topology, lambda: self.random.choice((1, 1, 2, 2, 3, 4)))
+            self.story.tell(f"at another parallelism: {topology.describe()}")
+        return topology
 
     def driver_dies(self, driver: SimulatedDriver) -> None:
         """A new one takes the job over, if that was the newest."""

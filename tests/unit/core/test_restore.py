@@ -127,7 +127,7 @@ def test_records_in_flight_go_to_their_end_of_the_channel() -> None:
 def test_a_finished_subtask_restores_as_finished() -> None:
     taken = finishing(record({("read", 0): [handle("read", PartKind.UNION)]}), SubtaskId(READ, 1))
     plan = plan_restore(taken, GRAPH)
-    assert plan[SubtaskId(READ, 1)] == SubtaskRestore(CheckpointId(7), (), True)
+    assert plan[SubtaskId(READ, 1)] == SubtaskRestore(CheckpointId(7), (), True, drained=True)
     assert not plan[SubtaskId(READ, 0)].finished
 
 
@@ -169,11 +169,6 @@ def test_state_of_an_operator_that_is_gone_is_refused() -> None:
 
 def test_an_operator_that_left_no_state_may_go() -> None:
     check_fits(record({}), graph(("read", 2, [operator("read")])))
-
-
-def test_another_parallelism_is_refused_with_both_numbers() -> None:
-    wider = replace(GRAPH, chains=(GRAPH.chains[0], replace(GRAPH.chains[1], parallelism=5)))
-    refused(record({}), wider, r"parallelism 2 of chain 'total'.*'total'.*with parallelism 5.*Set the parallelism to 2")
 
 
 def test_another_edge_is_refused_while_records_are_in_flight() -> None:

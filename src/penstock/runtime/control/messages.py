@@ -10,7 +10,7 @@ import msgspec
 from penstock.core.barrier import Barrier
 from penstock.core.causes import Cause
 from penstock.core.handles import PartHandle, SnapshotFigures
-from penstock.core.ids import Attempt, CheckpointId, Generation, SubtaskId, Uid, WorkerId
+from penstock.core.ids import Attempt, CheckpointId, EdgeId, Generation, SubtaskId, Uid, WorkerId
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -115,6 +115,12 @@ class Restore(msgspec.Struct, frozen=True, array_like=True):
     """With the index of the subtask that wrote each."""
     finished: bool = False
     """The subtask had finished for good: it only ends its channels."""
+    replays: list[tuple[int, PartHandle]] = []
+    """Records in flight of reshaped edges, in the order in which the subtask replays those of its own keys."""
+    former: int = 0
+    """At another parallelism: from how many subtasks the state comes. 0: it is the same subtask's."""
+    reshaped: list[EdgeId] = []
+    """Edges whose channels are not those of the checkpoint."""
 
 
 class Assignment(msgspec.Struct, frozen=True, array_like=True):
