@@ -29,9 +29,8 @@ from penstock.runtime.restored import RestoredSubtask
 from penstock.runtime.snapshots import NoSnapshots, PooledSnapshotWriter
 from penstock.runtime.task import Task
 from penstock.runtime.taskthread import TaskThread
-from penstock.state.parts import RestoredPart
 from penstock.store.files import Files
-from penstock.store.parts import reader
+from penstock.store.parts import restored
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -191,20 +190,7 @@ class AttemptRun:
     def _restored(self, restore: Restore) -> RestoredSubtask:
         files = self._around.files
         assert files is not None, "a job without checkpoints has none to restore"
-        parts = (
-            (
-                handle.uid,
-                RestoredPart(
-                    handle.name,
-                    handle.kind,
-                    writer,
-                    reader(files, restore.directory, handle),
-                    handle.key_groups,
-                    handle.channel,
-                ),
-            )
-            for writer, handle in restore.handles
-        )
+        parts = (restored(files, restore.directory, writer, handle) for writer, handle in restore.handles)
         return RestoredSubtask.of(restore.checkpoint, parts, restore.finished)
 
     # ---- from other threads ----

@@ -43,8 +43,7 @@ from penstock.simulation.connection import Connection, short
 from penstock.simulation.faults import Point
 from penstock.simulation.scheduler import Actor
 from penstock.simulation.transport import Line, Run
-from penstock.state.parts import RestoredPart
-from penstock.store.parts import reader
+from penstock.store.parts import restored
 
 if TYPE_CHECKING:
     from penstock.simulation.driver import SimulatedDriver
@@ -271,24 +270,11 @@ class SimulatedWorker:
         )
 
     def _restored(self, run: Run, restore: Restore) -> RestoredSubtask:
-        parts = (
-            (
-                handle.uid,
-                RestoredPart(
-                    handle.name,
-                    handle.kind,
-                    writer,
-                    reader(self.world.files, restore.directory, handle),
-                    handle.key_groups,
-                    handle.channel,
-                ),
-            )
-            for writer, handle in restore.handles
-        )
-        restored = RestoredSubtask.of(restore.checkpoint, parts, restore.finished)
+        parts = (restored(self.world.files, restore.directory, writer, handle) for writer, handle in restore.handles)
+        subtask = RestoredSubtask.of(restore.checkpoint, parts, restore.finished)
         self.world.witness.restored.add(run)
-        self.world.chaos.reach(Point.REPLAY if restored.channels else Point.RESTORE)
-        return restored
+        self.world.chaos.reach(Point.REPLAY if subtask.channels else Point.RESTORE)
+        return subtask
 
     def task_opened(self) -> None:
         if self.run is not None and all(actor.opened for actor in self.tasks.values()):
