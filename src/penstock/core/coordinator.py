@@ -81,6 +81,9 @@ class CheckpointCoordinator:
         self._requests = Requests(settings)
         self._failures = FailureCounter(settings.tolerable_failures)
         self._attempt: Attempt | None = None
+        self._base: CheckpointId | None = None
+        """The newest complete checkpoint that the running attempt took or was restored from. Savepoints are their
+        owner's, and nothing is built upon them."""
         self._drained: set[SubtaskId] = set()
         self._finished: set[SubtaskId] = set()
         self._ending: set[SubtaskId] = set()
@@ -98,6 +101,7 @@ class CheckpointCoordinator:
         self._tell(at, "attempt started", attempt)
         assert self._attempt is None, f"attempt {self._attempt} has not ended"
         self._attempt = attempt
+        self._base = restored.checkpoint if restored else None
         subtasks = restored.subtasks if restored else ()
         self._ending = {record.subtask for record in subtasks if record.finished}
         self._drained = {record.subtask for record in subtasks if record.drained or record.finished}
@@ -194,6 +198,8 @@ class CheckpointCoordinator:
         self._requests.ended(at.now)
         instructions: list[Instruction] = []
         if pending.attempt == self._attempt:
+            if pending.request.purpose is not Purpose.SAVEPOINT:
+                self._base = checkpoint
             ended = {subtask for subtask, record in pending.acknowledged.items() if record.drained}
             self._ending |= ended - self._finished
             instructions.append(SendComplete(pending.attempt, checkpoint))
@@ -235,6 +241,12 @@ class CheckpointCoordinator:
     def writing(self) -> bool:
         """Whether the outcome of a record is not known yet."""
         return any(pending.phase is Phase.WRITING for pending in self._pending.values())
+
+    @property
+    def bases(self) -> frozenset[CheckpointId]:
+        """Complete checkpoints that others, under way or to come, are built upon: their files must stay."""
+        of_pending = {pending.base for pending in self._pending.values()}
+        return frozenset(base for base in {self._base, *of_pending} if base is not None)
 
     @property
     def all_finished(self) -> bool:
@@ -285,11 +297,16 @@ class CheckpointCoordinator:
         plan = plan_checkpoint(self._topology, self._finished)
         deadline = at.now + settings.timeout
         self._pending[checkpoint] = PendingCheckpoint(
-            checkpoint, self._attempt, settings.mode, request, plan, at, deadline
+            checkpoint, self._attempt, settings.mode, request, plan, at, deadline, self._base_for(request)
         )
         self._tell(at, "triggered", checkpoint, request.purpose, settings.mode, *plan.trigger)
         patience = settings.alignment_timeout * 1000.0 if settings.mode is Mode.ADAPTIVE else 0.0
-        return SendTrigger(self._attempt, plan.trigger, Barrier(checkpoint, settings.mode, request.purpose, patience))
+        barrier = Barrier(checkpoint, settings.mode, request.purpose, patience, self._base_for(request))
+        return SendTrigger(self._attempt, plan.trigger, barrier)
+
+    def _base_for(self, request: Request) -> CheckpointId | None:
+        """Savepoints stand alone."""
+        return None if request.purpose is Purpose.SAVEPOINT else self._base
 
     def _write(self, at: Moment, pending: PendingCheckpoint) -> Instruction:
         pending.phase = Phase.WRITING

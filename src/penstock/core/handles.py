@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from penstock.core.ids import ChannelId, Uid
+from penstock.core.ids import ChannelId, CheckpointId, Uid
 
 
 class PartKind(StrEnum):
@@ -40,7 +40,9 @@ class KeyGroupRange:
 
 @dataclass(frozen=True, slots=True)
 class PartHandle:
-    """Where a written part is. The path is relative to the checkpoint's directory."""
+    """Where a written part is, or one layer of it: a part may consist of a base (layer 0) and changes to it (layers 1,
+    2, ...), each a file's run of its own. The path is relative to the directory of the checkpoint that the file was
+    written for: `origin`, or where that is None, the checkpoint that the handle belongs to."""
 
     uid: Uid
     name: str
@@ -51,6 +53,12 @@ class PartHandle:
     crc32: int
     key_groups: KeyGroupRange | None = None
     channel: ChannelId | None = None
+    layer: int = 0
+    origin: CheckpointId | None = None
+
+    def seen_from_later(self, written_for: CheckpointId) -> PartHandle:
+        """As a later checkpoint names it; `written_for` is the one that this handle belongs to."""
+        return self if self.origin is not None else replace(self, origin=written_for)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,9 @@ class SnapshotFigures:
     sync_ms: float = 0.0
     async_ms: float = 0.0
     state_bytes: int = 0
+    """Written for this checkpoint."""
+    full_bytes: int = 0
+    """What its state takes, with the layers of earlier checkpoints that it is built upon."""
     in_flight_bytes: int = 0
     in_flight_rows: int = 0
     unaligned: bool = False

@@ -34,6 +34,8 @@ class PendingCheckpoint:
     plan: Plan
     triggered: Moment
     deadline: float
+    base: CheckpointId | None = None
+    """The complete checkpoint that it may be built upon."""
     phase: Phase = Phase.COLLECTING
     waiting: set[SubtaskId] = field(default_factory=set)
     acknowledged: dict[SubtaskId, SubtaskRecord] = field(default_factory=dict)

@@ -38,8 +38,23 @@ class InFlightSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerSettings:
+    """When a checkpoint writes only what changed in a state. A chain of layers that grows beyond these bounds is
+    replaced by the whole state."""
+
+    incremental: bool = True
+    most: int = 16
+    """Layers of one state, its base included: a restore reads them all."""
+    share: float = 0.5
+    """What the layers on top of the base may hold, of the whole state's entries."""
+    small: int = 2_048
+    """States of fewer entries are written whole: one small piece is better than many."""
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeSettings:
     in_flight: InFlightSettings = field(default_factory=InFlightSettings)
+    layers: LayerSettings = field(default_factory=LayerSettings)
     step_budget: float = 0.010
     """What one step of an operator should take; batches are sliced to it. No step may exceed about twice this."""
     linger: float = 0.005

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from penstock.core.barrier import Barrier
 from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
+from penstock.core.settings import LayerSettings
 from penstock.state.parts import KeyGroupRange, OperatorSnapshot, RestoredPart
 
 
@@ -57,6 +58,10 @@ class OperatorContext:
     restored: Sequence[RestoredPart] = ()
     restored_checkpoint: CheckpointId | None = None
     """None on a fresh start."""
+    base: CheckpointId | None = None
+    """The restored checkpoint, if keyed state may go on writing changes to what it restored: all of it was written by
+    this subtask for the same key groups."""
+    layers: LayerSettings = field(default_factory=LayerSettings)
     job: str = ""
 
 

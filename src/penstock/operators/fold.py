@@ -17,9 +17,11 @@ from penstock.core.barrier import Barrier
 from penstock.operators.base import Collector, Operator, OperatorContext
 from penstock.operators.keyed import Row, row_type, rows_of, shown
 from penstock.operators.rows import batch_of
+from penstock.state.chain import Chain
+from penstock.state.deltas import take
 from penstock.state.keys import KeyColumns
 from penstock.state.layers import LayeredMap, Picture
-from penstock.state.parts import Buffer, CapturedPart, OperatorSnapshot, PartKind
+from penstock.state.parts import Buffer, CapturedPart, OperatorSnapshot, PartKind, UnchangedPart
 from penstock.state.tables import StateMismatch, encode_table, key_columns_of, read_table
 
 _PART = "rows"
@@ -43,6 +45,8 @@ class FoldOperator(Operator):
 
     def open(self, context: OperatorContext) -> None:
         self._own, self._total = context.key_groups, context.total_key_groups
+        self._chain = Chain(context.layers)
+        changes = 0
         for part in context.restored:
             header, batches = read_table(part, self._columns, context.key_groups)
             if header.kind != _KIND or dict(header.description) != _description(self._schema):
@@ -54,6 +58,10 @@ class FoldOperator(Operator):
                 keys = self._columns.from_arrow(key_columns_of(batch, self._columns))
                 stored = batch.select([_PREFIX + name for name in self._schema.names])
                 self._rows.live.update(zip(keys, rows_of(stored, self._row_type), strict=True))
+                changes += batch.num_rows if part.layer else 0
+        if context.base is not None and context.restored:
+            self._rows.freeze(context.base)
+            self._chain.restored(context.base, len(context.restored), changes)
 
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
         self._rows.settle()
@@ -80,8 +88,11 @@ class FoldOperator(Operator):
         return self._row_type(*map(result.__getitem__, self._schema.names))
 
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
-        encode = partial(_encode, self._schema, self._columns, self._total, self._rows.picture())
-        return OperatorSnapshot((CapturedPart(_PART, PartKind.KEYED, encode, key_groups=self._own),))
+        taken = take([self._rows], self._chain, barrier)
+        if not taken.pictures and taken.base is not None:
+            return OperatorSnapshot(unchanged=(UnchangedPart(_PART, taken.base),))
+        encode = partial(_encode, self._schema, self._columns, self._total, taken.pictures[0])
+        return OperatorSnapshot((CapturedPart(_PART, PartKind.KEYED, encode, key_groups=self._own, base=taken.base),))
 
 
 def _description(schema: pa.Schema) -> dict[str, Any]:

@@ -68,8 +68,9 @@ class ProcessOperator(Operator):
     # ---- life ----
     def open(self, context: OperatorContext) -> None:
         self._parallelism = context.parallelism
-        self._timers = Timers(self._columns, context.key_groups, context.total_key_groups)
-        self._backend = KeyedBackend(context.uid, self._columns, context.key_groups, context.total_key_groups)
+        groups, total = context.key_groups, context.total_key_groups
+        self._timers = Timers(self._columns, groups, total, context.layers)
+        self._backend = KeyedBackend(context.uid, self._columns, groups, total, context.layers)
         self._states = bind_states(self._function)
         for state in self._states:
             self._backend.add(state)
@@ -82,10 +83,8 @@ class ProcessOperator(Operator):
 
     def _restore(self, context: OperatorContext) -> None:
         own = {TIMERS_PART, _TIME_PART}
-        self._backend.restore([part for part in context.restored if part.name not in own])
-        for part in context.restored:
-            if part.name == TIMERS_PART:
-                self._timers.restore(part)
+        self._backend.restore([part for part in context.restored if part.name not in own], context.base)
+        self._timers.restore([part for part in context.restored if part.name == TIMERS_PART], context.base)
         times = {part.subtask: part for part in context.restored if part.name == _TIME_PART}
         if times:
             self._context.watermark = _restored_watermark(times, context)
@@ -208,9 +207,11 @@ class ProcessOperator(Operator):
     # ---- snapshots ----
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
         time = _TIME.pack(_TIME_VERSION, self._parallelism, self._context.watermark)
-        parts = [*self._backend.capture(), *self._timers.capture()]
-        parts.append(CapturedPart(_TIME_PART, PartKind.UNION, lambda: (time,)))
-        return OperatorSnapshot(parts)
+        states, timers = self._backend.capture(barrier), self._timers.capture(barrier)
+        watermark = CapturedPart(_TIME_PART, PartKind.UNION, lambda: (time,))
+        return OperatorSnapshot(
+            (*states.parts, *timers.parts, watermark), unchanged=(*states.unchanged, *timers.unchanged)
+        )
 
 
 def _all_of(calls: Sequence[Callable[[Hashable], None]]) -> Callable[[Hashable], None]:

@@ -7,7 +7,7 @@ does the work again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from penstock.core.ids import CheckpointId
@@ -22,8 +22,14 @@ log = logging.getLogger(__name__)
 
 
 class Housekeeping:
-    def __init__(self, store: CheckpointStore, background: Background, fenced: Callable[[str], None]) -> None:
-        self._store, self._background, self._fenced = store, background, fenced
+    def __init__(
+        self,
+        store: CheckpointStore,
+        background: Background,
+        fenced: Callable[[str], None],
+        bases: Callable[[], Collection[CheckpointId]],
+    ) -> None:
+        self._store, self._background, self._fenced, self._bases = store, background, fenced, bases
         self._figures: list[CheckpointStatistics] = []
         self._aborted: set[CheckpointId] = set()
         self._clean = False
@@ -51,12 +57,13 @@ class Housekeeping:
             return
         figures, aborted, clean = self._figures, frozenset(self._aborted), self._clean
         self._figures, self._clean, self._busy = [], False, True
+        bases = self._bases()
 
         def work() -> None:
             for statistics in figures:
                 self._store.record_statistics(statistics.as_entry())
             if clean:
-                self._store.clean(aborted)
+                self._store.clean(aborted, bases)
 
         self._background(work, lambda result: self._done(result, aborted if clean else frozenset()))
 

@@ -19,7 +19,7 @@ from penstock.runtime.control.messages import Restore
 from penstock.runtime.restored import RestoredSubtask
 from penstock.state.parts import RestoredPart
 from penstock.store.files import Files
-from penstock.store.parts import reader
+from penstock.store.parts import restored as restored_part
 
 
 def read_restored(files: Files, restore: Restore) -> RestoredSubtask:
@@ -38,12 +38,7 @@ def read_restored(files: Files, restore: Restore) -> RestoredSubtask:
 def _parts(
     files: Files, directory: str, written: Iterable[tuple[int, PartHandle]]
 ) -> Iterator[tuple[Uid, RestoredPart]]:
-    for writer, handle in written:
-        read = reader(files, directory, handle)
-        yield (
-            handle.uid,
-            RestoredPart(handle.name, handle.kind, writer, read, handle.key_groups, handle.channel),
-        )
+    return (restored_part(files, directory, writer, handle) for writer, handle in written)
 
 
 def replayed(graph: JobGraph, subtask: SubtaskId, restored: RestoredSubtask) -> dict[EdgeId, list[pa.RecordBatch]]:

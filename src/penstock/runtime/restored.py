@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from penstock.core.handles import PartKind
+from penstock.core.handles import KeyGroupRange, PartKind
 from penstock.core.ids import Attempt, ChannelId, CheckpointId, EdgeId, Generation, SubtaskId, Uid
 from penstock.core.keygroups import range_of
 from penstock.core.restore import TASK_PART
+from penstock.core.settings import LayerSettings
 from penstock.core.watermarks import NO_TIME
 from penstock.graph.job import JobGraph, OperatorSpec
 from penstock.operators.base import Clock, OperatorContext
+from penstock.runtime.layering import Layers
 from penstock.state.parts import CapturedPart, RestoredPart
 
 MEMORY_PART = TASK_PART
@@ -50,15 +52,32 @@ class RestoredSubtask:
     def of(
         cls, checkpoint: CheckpointId, parts: Iterable[tuple[Uid, RestoredPart]], finished: bool = False
     ) -> RestoredSubtask:
-        """Sorts the parts as they come from a checkpoint."""
+        """Sorts the parts as they come from a checkpoint: by owner, and lower layers first."""
         channels: list[RestoredPart] = []
         by_uid: dict[Uid, list[RestoredPart]] = {}
-        for uid, part in parts:
+        for uid, part in sorted(parts, key=lambda entry: entry[1].layer):
             (channels if part.kind in _CHANNEL_KINDS else by_uid.setdefault(uid, [])).append(part)
         return cls(checkpoint, by_uid, channels, finished)
 
     def operator_parts(self, uid: Uid) -> list[RestoredPart]:
         return [part for part in self.parts.get(uid, ()) if part.name != MEMORY_PART]
+
+    def base_of(self, uid: Uid, subtask: int, own: KeyGroupRange) -> CheckpointId | None:
+        """The checkpoint, if the subtask may go on from the keyed parts of this operator with changes to them."""
+        if self.former:
+            return None
+        keyed = [part for part in self.parts.get(uid, ()) if part.kind is PartKind.KEYED]
+        same = all(part.handle is not None and part.subtask == subtask and part.key_groups == own for part in keyed)
+        return self.checkpoint if same else None
+
+    def layers(self, subtask: int) -> Layers:
+        """What the subtask itself had written."""
+        layers = Layers()
+        if self.former:
+            return layers
+        every = (part for parts in self.parts.values() for part in parts if part.subtask == subtask)
+        layers.remember(self.checkpoint, [part.handle for part in every if part.handle is not None])
+        return layers
 
     def memory(self, head: Uid, subtask: int) -> TaskMemory:
         parts = [part for part in self.parts.get(head, ()) if part.name == MEMORY_PART]
@@ -102,6 +121,7 @@ def operator_context(
     clock: Clock,
     attempt: Attempt,
     generation: Generation,
+    layers: LayerSettings,
 ) -> OperatorContext:
     parallelism, total = graph.chain(subtask.chain).parallelism, graph.key_groups
     # A chain without keyed input may be wider than there are key groups; then it owns none.
@@ -118,5 +138,7 @@ def operator_context(
         clock=clock,
         restored=() if restored is None else restored.operator_parts(spec.uid),
         restored_checkpoint=None if restored is None else restored.checkpoint,
+        base=None if restored is None else restored.base_of(spec.uid, subtask.index, owned),
+        layers=layers,
         job=graph.name,
     )

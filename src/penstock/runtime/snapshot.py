@@ -3,7 +3,8 @@
 A snapshot is acknowledged when all of it is written. State is handed to the writer at once (ticket 0). What an
 overtaking barrier passed is known only later: when every input channel has delivered the barrier, and, for an
 adaptive one, when it has left every output queue; then it is handed over as a whole (ticket 1). Nothing is handed
-over where there is nothing to write.
+over where there is nothing to write. What did not change since the checkpoint's base is named again, not written
+(`layering`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from penstock.core.handles import PartHandle, PartKind, SnapshotFigures
 from penstock.core.ids import ChannelId, CheckpointId, Uid
 from penstock.runtime import channel_state
 from penstock.runtime.elements import Element
+from penstock.runtime.layering import Layers
 from penstock.runtime.ports import SnapshotWriter, TaskReports, WriteFailed, Written
-from penstock.state.parts import CapturedPart
+from penstock.state.parts import CapturedPart, UnchangedPart
 
 _STATE, _CHANNELS = 0, 1
 _CHANNEL_KINDS = (PartKind.INPUT_CHANNEL, PartKind.OUTPUT_CHANNEL)
@@ -42,20 +44,29 @@ class Pending:
     sync_ms: float = 0.0
     open_tickets: set[int] = field(default_factory=set)
     handles: list[PartHandle] = field(default_factory=list)
+    """Written for this checkpoint."""
+    below: list[PartHandle] = field(default_factory=list)
+    """Written for earlier ones."""
     written_in: float = 0.0
     channel_rows: int = 0
 
 
 class Snapshots:
-    def __init__(self, head: Uid, writer: SnapshotWriter, reports: TaskReports) -> None:
+    def __init__(self, head: Uid, writer: SnapshotWriter, reports: TaskReports, layers: Layers) -> None:
+        self._layers = layers
         self._head = head
         self._writer = writer
         self._reports = reports
         self._pending: dict[CheckpointId, Pending] = {}
 
-    def begin(self, pending: Pending, state: Mapping[Uid, Sequence[CapturedPart]]) -> None:
+    def begin(
+        self,
+        pending: Pending,
+        state: Mapping[Uid, Sequence[CapturedPart]],
+        unchanged: Mapping[Uid, Sequence[UnchangedPart]],
+    ) -> None:
         self._pending[pending.checkpoint] = pending
-        parts = {uid: captured for uid, captured in state.items() if captured}
+        parts, pending.below = self._layers.below(state, unchanged)
         if parts:
             pending.open_tickets.add(_STATE)
             self._writer.write(pending.checkpoint, _STATE, parts)
@@ -113,15 +124,19 @@ class Snapshots:
         if pending.recording or pending.forwarding or pending.open_tickets:
             return
         del self._pending[pending.checkpoint]
-        in_flight = sum(handle.length for handle in pending.handles if handle.kind in _CHANNEL_KINDS)
+        state = [handle for handle in pending.handles if handle.kind not in _CHANNEL_KINDS]
+        self._layers.remember(pending.checkpoint, [*pending.below, *state])
+        state_bytes = sum(handle.length for handle in state)
+        every = [*pending.below, *pending.handles]
         figures = SnapshotFigures(
             start_delay_ms=pending.start_delay_ms,
             alignment_ms=pending.alignment_ms,
             sync_ms=pending.sync_ms,
             async_ms=pending.written_in * 1000.0,
-            state_bytes=sum(handle.length for handle in pending.handles) - in_flight,
-            in_flight_bytes=in_flight,
+            state_bytes=state_bytes,
+            full_bytes=state_bytes + sum(handle.length for handle in pending.below),
+            in_flight_bytes=sum(handle.length for handle in pending.handles) - state_bytes,
             in_flight_rows=pending.channel_rows,
             unaligned=pending.unaligned,
         )
-        self._reports.acknowledge(pending.checkpoint, pending.handles, pending.committables, figures, pending.drained)
+        self._reports.acknowledge(pending.checkpoint, every, pending.committables, figures, pending.drained)

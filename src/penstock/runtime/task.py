@@ -46,6 +46,7 @@ from penstock.runtime.chain import OperatorChain
 from penstock.runtime.elements import EndOfChannel, EndOfData
 from penstock.runtime.inputs import Inputs
 from penstock.runtime.intake import Intake
+from penstock.runtime.layering import Layers
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.ports import (
     Abort,
@@ -201,6 +202,7 @@ class Task:
             writer=self._writer,
             reports=self._reports,
             clock=self._clock,
+            layers=Layers() if self._restored is None else self._restored.layers(self.subtask.index),
         )
         self._driver = self._make_driver(chain)
         self._dispatch = self._make_dispatch()
@@ -237,7 +239,14 @@ class Task:
 
     def _context_of(self, spec: OperatorSpec) -> OperatorContext:
         return operator_context(
-            self._graph, self.subtask, spec, self._restored, self._clock, self._attempt, self._generation
+            self._graph,
+            self.subtask,
+            spec,
+            self._restored,
+            self._clock,
+            self._attempt,
+            self._generation,
+            self._settings.layers,
         )
 
     def _recover(self, restored: RestoredSubtask) -> None:

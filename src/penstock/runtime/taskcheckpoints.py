@@ -36,6 +36,7 @@ from penstock.operators.base import Clock, OperatorError
 from penstock.runtime.chain import OperatorChain
 from penstock.runtime.elements import Element
 from penstock.runtime.inputs import InputChannel, Inputs
+from penstock.runtime.layering import Layers
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.ports import SnapshotWriter, TaskReports, WriteFailed, Written
 from penstock.runtime.restored import TaskMemory
@@ -55,6 +56,7 @@ class TaskCheckpoints:
         writer: SnapshotWriter,
         reports: TaskReports,
         clock: Clock,
+        layers: Layers,
     ) -> None:
         self._head = head
         self._chain = chain
@@ -65,7 +67,8 @@ class TaskCheckpoints:
         self._reports = reports
         self._clock = clock
         self._handler = BarrierHandler(inputs.channels)
-        self._snapshots = Snapshots(head, writer, reports)
+        self._layers = layers
+        self._snapshots = Snapshots(head, writer, reports, layers)
         self._taken: dict[CheckpointId, bool] = {}
         """Snapshots whose checkpoint's end is not known, and whether the input had ended before."""
         self._recording_for: CheckpointId | None = None
@@ -177,6 +180,8 @@ class TaskCheckpoints:
         else:
             self._outputs.forward(barrier, order.deadline)
         self._taken[checkpoint] = self.drained
+        if barrier.base is not None:
+            self._layers.forget_before(barrier.base)
         try:
             captured = self._chain.snapshot(barrier)
         except OperatorError as error:
@@ -201,7 +206,8 @@ class TaskCheckpoints:
             alignment_ms=max(0.0, started - order.reached_at) * 1000.0,
             sync_ms=(self._clock.now() - started) * 1000.0,
         )
-        self._snapshots.begin(pending, state)
+        unchanged = {uid: snapshot.unchanged for uid, snapshot in captured.items() if snapshot.unchanged}
+        self._snapshots.begin(pending, state, unchanged)
         self.collect_overtaken(started)
 
     def _memory(self, mode: Mode) -> TaskMemory:

@@ -237,7 +237,7 @@ def _check_store(world: World) -> None:
     for checkpoint in retained:
         record = store.load(checkpoint)
         directory = layout.checkpoint_directory(checkpoint)
-        needed.update(f"{directory}/{handle.path}" for subtask in record.subtasks for handle in subtask.handles)
+        needed.update(layout.part_path(directory, handle) for subtask in record.subtasks for handle in subtask.handles)
         needed.add(layout.metadata_path(checkpoint, record.generation))
         if any(record.committables.values()):
             needed.add(layout.committables_path(checkpoint, record.generation))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from penstock.core.barrier import Mode
-from penstock.core.settings import CheckpointSettings, InFlightSettings, RuntimeSettings
+from penstock.core.settings import CheckpointSettings, InFlightSettings, LayerSettings, RuntimeSettings
 from penstock.simulation.faults import Fault, random_faults
 from penstock.simulation.topology import Kind, Node, Topology, random_topology, without_copies
 
@@ -121,6 +121,9 @@ def _runtime(random: Random, tick: float) -> RuntimeSettings:
     return RuntimeSettings(
         in_flight=InFlightSettings(
             target=random.choice((None, tick * 20)), initial_rows=depth, min_rows=random.choice((1, 4)), max_rows=depth
+        ),
+        layers=LayerSettings(
+            incremental=random.random() < 0.9, most=random.choice((2, 4, 16)), share=random.choice((0.5, 5.0)), small=0
         ),
         linger=tick * random.choice((0, 3, 10)),
         small_batch_rows=random.choice((1, 4, 10)),

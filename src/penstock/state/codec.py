@@ -1,10 +1,13 @@
-"""How the values of a state become an Arrow column, and a column the values again. Nothing is ever pickled.
+"""How the values of a state become an Arrow column, and a column the values again. Nothing is pickled unasked.
 
 Three forms, chosen by the declared type:
 
 - numbers, strings, bytes, booleans (also `| None`): a column of that Arrow type;
 - tuples and NamedTuples of those: a struct column;
 - everything else: MessagePack, one binary per value.
+
+NumPy's scalars, Arrow types and pickle have codecs of their own (`special`), lists and dicts whose items need a column
+of their own too (`composite`).
 
 What cannot be read back is refused when it is written: values are checked against the declared type at encoding, so
 that a restore never meets a surprise.
@@ -21,14 +24,12 @@ import msgspec.inspect as mi
 import numpy as np
 import pyarrow as pa
 
-from penstock.state.schema import Description, describe, holds_any, is_immutable
+from penstock.state.errors import UnstorableValue
+from penstock.state.schema import Description, describe, holds_any, is_immutable, is_numpy_scalar
+from penstock.state.special import numpy_value, special_codec
 
 CHUNK = 4096
 """Values are converted in runs of so many: each conversion holds the interpreter's lock to its end."""
-
-
-class UnstorableValue(ValueError):
-    """A value that is not of the declared type, or out of the type's range."""
 
 
 class Codec(Protocol):
@@ -43,14 +44,22 @@ class Codec(Protocol):
 
     def decode(self, column: pa.Array) -> list[Any]: ...
 
+    def from_plain(self, value: Any) -> Any:
+        """A value of the type from what MessagePack can say: numbers, strings, bytes, lists, dicts (see `evolution`).
+        Raises `UnstorableValue` if it is none."""
+        ...
+
     @property
     def copy(self) -> Callable[[Any], Any] | None:
         """Makes a value that shares nothing that can change; None where values cannot change."""
         ...
 
 
-def codec_for(type_: Any) -> Codec:
-    """The codec of a declared Python type. Raises `UnsupportedType` for a type that cannot be stored."""
+def codec_for(type_: Any, *, pickled: bool = False) -> Codec:
+    """The codec of a declared type. Raises `UnsupportedType` for a type that cannot be stored."""
+    special = special_codec(type_, pickled)
+    if special is not None:
+        return special
     info = mi.type_info(type_)
     description = describe(info)
     scalar = _scalar_of(info)
@@ -124,6 +133,18 @@ class _Scalars:
     def decode(self, column: pa.Array) -> list[Any]:
         return column.to_pylist()
 
+    def from_plain(self, value: Any) -> Any:
+        return value if type(value) in self._accepted and type(value) is not int else self._plain_number(value)
+
+    def _plain_number(self, value: Any) -> Any:
+        """A whole number may be stored as a float if it stays what it is."""
+        plain = self._plain(value)
+        if self._type is float and type(plain) is int:
+            if int(float(plain)) != plain:
+                raise UnstorableValue(f"{plain!r} has no exact float")
+            return float(plain)
+        return plain
+
     def _plain(self, value: Any) -> Any:
         """NumPy's scalars and subclasses count as what they are of."""
         plain = value.item() if isinstance(value, np.generic) else value
@@ -169,11 +190,21 @@ class _Tuples:
         )
         return list(values if self._make is None else map(self._make, values))
 
+    def from_plain(self, value: Any) -> Any:
+        parts = tuple(field.from_plain(part) for field, part in zip(self._fields, value, strict=True))
+        return parts if self._make is None else self._make(parts)
+
 
 def _numpy_scalar(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise NotImplementedError(f"a {type(value).__name__} cannot be stored")
+
+
+def _custom_value(type_: type, value: Any) -> Any:
+    if is_numpy_scalar(type_):
+        return numpy_value(type_, value)
+    raise NotImplementedError(f"a {type_.__name__} cannot be restored")
 
 
 class _Messages:
@@ -182,7 +213,7 @@ class _Messages:
     def __init__(self, type_: Any, info: mi.Type, description: Description) -> None:
         self.description = description
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_numpy_scalar)
-        self._decoder = msgspec.msgpack.Decoder(type_)
+        self._decoder = msgspec.msgpack.Decoder(type_, dec_hook=_custom_value)
         self._exact = holds_any(description)
         self._copy = self._copier(info)
 
@@ -213,6 +244,12 @@ class _Messages:
 
     def decode(self, column: pa.Array) -> list[Any]:
         return list(map(self._decoder.decode, column.to_pylist()))
+
+    def from_plain(self, value: Any) -> Any:
+        try:
+            return self._decoder.decode(self._encoder.encode(value))
+        except (OverflowError, msgspec.MsgspecError) as error:
+            raise UnstorableValue(f"{value!r}: {error}") from error
 
     def _copier(self, info: mi.Type) -> Callable[[Any], Any] | None:
         if is_immutable(info):

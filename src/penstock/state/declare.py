@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from penstock.state.codec import Codec, codec_for
-from penstock.state.schema import UnsupportedType
+from penstock.state.errors import UnsupportedType
 
 if TYPE_CHECKING:
     from penstock.state.kinds import AggregatingState, KeyedState, ListState, MapState, ReducingState, ValueState

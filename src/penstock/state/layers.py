@@ -1,13 +1,18 @@
-"""A hash map of which a consistent picture can be taken in no time, however large it is.
+"""A hash map of which a consistent picture, whole or of what changed, can be taken in no time, however large it is.
 
 Theory of operation. The map is a stack of dicts: one live layer on top, frozen ones below; a lookup goes down until it
 finds the key, and a removal leaves a mark. Taking a picture freezes the live layer and starts a new one: nothing is
-copied, and what the picture refers to never changes again. Once nobody holds a picture any more (a weak reference
-tells), the layers are merged, a portion of the keys that changed meanwhile at a time, and the map is one plain dict
-again.
+copied, and what the picture refers to never changes again. A layer therefore holds the changes between two snapshots,
+and carries the number of the later one. The changes since a snapshot are the layers with higher numbers; everything up
+to the snapshot that pictures of changes will start from is merged into the bottom layer, a portion of the keys at a
+time, as soon as nobody holds a picture of it (a weak reference tells).
 
-Values that can change in place need one more rule: what a frozen layer holds belongs to the picture, so a lookup that
-finds a value there copies it to the live layer first (`copy`). All other values belong to the map alone.
+Layers above the bottom may be merged at will: a picture of changes may hold more than what changed, because it holds
+values, not steps.
+
+Values that can change in place need one more rule. What a frozen layer holds belongs to the picture, and what was
+looked at may have been changed: a lookup that finds such a value below puts it into the live layer, copied if a picture
+may have it (`copy`). All other values belong to the map alone.
 
 A picture may be read from another thread while the map goes on: it touches frozen layers only.
 """
@@ -19,38 +24,51 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Final
 
 REMOVED: Final = object()
-"""Stands in a layer for a key that the layers below still have."""
+"""Stands in a layer for a key that the layers below may still have."""
 
 MAX_FROZEN: Final = 4
-"""Pictures held for long must not make lookups slow: more frozen layers than this are merged into a new one."""
+"""Pictures held for long, or many snapshots that came to nothing, must not make lookups slow: more frozen layers than
+this are merged."""
 
 MERGED_AT_ONCE: Final = 20_000
 """How many entries are merged in one step; more than a batch usually changes, so that merging comes to an end."""
 
+Layer = dict[Hashable, Any]
+
 
 class Picture:
-    """The map as it was. Iterable until dropped; dropping it lets the map merge its layers."""
+    """The map as it was, or what had changed. Readable until dropped; dropping it lets the map merge its layers."""
 
-    __slots__ = ("__weakref__", "_layers")
+    __slots__ = ("__weakref__", "_layers", "since")
 
-    def __init__(self, layers: tuple[dict[Hashable, Any], ...]) -> None:
+    def __init__(self, layers: tuple[Layer, ...], since: int | None) -> None:
         self._layers = layers
+        self.since = since
+        """The snapshot since which this holds the changes; None: it is the whole."""
 
     def items(self) -> Mapping[Any, Any]:
-        """All entries. Do not change it: it may be a layer of the map itself."""
-        return merged(self._layers)
+        """All entries, in a picture of changes with `REMOVED` for those that are gone. Do not change it: it may be a
+        layer of the map itself."""
+        return merged(self._layers) if self.since is None else _stacked(self._layers)
+
+    def holds(self, layer: Layer) -> bool:
+        return any(held is layer for held in self._layers)
 
 
 class LayeredMap:
     """`live` is the top layer: callers on the hot path may read it first and write to it directly."""
 
-    __slots__ = ("_frozen", "_pictures", "copy", "live")
+    __slots__ = ("_floor", "_frozen", "_marks", "_pictures", "copy", "live")
 
     def __init__(self, copy: Callable[[Any], Any] | None = None) -> None:
         self.copy = copy
-        self.live: dict[Hashable, Any] = {}
-        self._frozen: list[dict[Hashable, Any]] = []
+        self.live: Layer = {}
+        self._frozen: list[Layer] = []
         """From the bottom up."""
+        self._marks: list[int] = []
+        """Of each frozen layer: the snapshot up to which it goes."""
+        self._floor = 0
+        """No picture will start from a snapshot before this one."""
         self._pictures: list[weakref.ref[Picture]] = []
 
     @property
@@ -72,8 +90,8 @@ class LayeredMap:
                 continue
             if value is REMOVED:
                 return default
-            if self.copy is not None and self._pictures:
-                value = self.live[key] = self.copy(value)
+            if self.copy is not None:
+                value = self.live[key] = self.copy(value) if self._pictures else value
             return value
         return default
 
@@ -98,56 +116,81 @@ class LayeredMap:
     def __len__(self) -> int:
         return len(self.live) if not self._frozen else len(merged((*self._frozen, self.live)))
 
-    def picture(self) -> Picture:
-        """The map as it is now. Takes no time, unless many older pictures are still held."""
+    # ---- snapshots ----
+    def freeze(self, snapshot: int, base: int | None = None, *, alone: bool = False) -> None:
+        """A snapshot is taken here. `base` is the earlier one that it may be built upon, and no later snapshot will be
+        built upon an earlier one than that; None: it cannot be built upon any that has been. One that stands `alone`
+        says nothing about later ones."""
+        if not alone:
+            self._floor = base if base is not None else max(self._marks, default=0)
         self.settle()
         if self.live or not self._frozen:
             self._frozen.append(self.live)
+            self._marks.append(snapshot)
             self.live = {}
         if len(self._frozen) > MAX_FROZEN:
-            self._frozen = [dict(merged(tuple(self._frozen)))]
-        picture = Picture(tuple(self._frozen))
+            self._frozen[1:] = [_stacked(tuple(self._frozen[1:]))]
+            self._marks[1:] = [self._marks[-1]]
+
+    @property
+    def size(self) -> int:
+        """How many entries there are at most, without looking."""
+        return len(self.live) + sum(map(len, self._frozen))
+
+    def changed_since(self, snapshot: int) -> int | None:
+        """How many entries a picture of the changes would hold at most; None if they can no longer be told."""
+        if self._marks and self._marks[0] > snapshot:
+            return None
+        return sum(len(layer) for layer, mark in zip(self._frozen, self._marks, strict=True) if mark > snapshot)
+
+    def picture(self, since: int | None = None) -> Picture:
+        """The map as it was frozen last, or what had changed in it since another snapshot."""
+        layers = [layer for layer, mark in zip(self._frozen, self._marks, strict=True) if since is None or mark > since]
+        picture = Picture(tuple(layers), since)
         self._pictures.append(weakref.ref(picture))
         return picture
 
     def settle(self) -> None:
-        """Merges layers that no picture needs apart, a portion at a time. To be called between batches."""
-        if not self._frozen or self._is_pictured():
-            return
-        bottom, left = self._frozen[0], MERGED_AT_ONCE
-        while len(self._frozen) > 1:
-            left = _move(self._frozen[1], bottom, left)
-            if self._frozen[1]:
-                return
-            del self._frozen[1]
-        _move(self.live, bottom, left)
-        if not self.live:
-            self.live, self._frozen = bottom, []
-
-    def _is_pictured(self) -> bool:
+        """Merges what no picture will tell apart any more, a portion at a time. To be called between batches."""
         if self._pictures:
             self._pictures = [picture for picture in self._pictures if picture() is not None]
-        return bool(self._pictures)
+        left = MERGED_AT_ONCE
+        while len(self._frozen) > 1 and self._marks[1] <= self._floor and not self._is_held(*self._frozen[:2]):
+            self._marks[0] = self._marks[1]
+            left = _move(self._frozen[1], self._frozen[0], left)
+            if self._frozen[1]:
+                return
+            del self._frozen[1], self._marks[1]
+
+    def _is_held(self, *layers: Layer) -> bool:
+        pictures = [picture for reference in self._pictures if (picture := reference()) is not None]
+        return any(picture.holds(layer) for picture in pictures for layer in layers)
 
 
-def merged(layers: tuple[dict[Hashable, Any], ...]) -> Mapping[Hashable, Any]:
+def merged(layers: tuple[Layer, ...]) -> Mapping[Hashable, Any]:
     """One map of all entries, upper layers winning. A single layer is returned as it is."""
     bottom, *changes = layers
     if not changes:
         return bottom
     result = dict(bottom)
     for layer in changes:
-        _apply(result, layer)
+        result.update(layer)
+        for key in [key for key, value in layer.items() if value is REMOVED]:
+            del result[key]
     return result
 
 
-def _apply(base: dict[Hashable, Any], changes: dict[Hashable, Any]) -> None:
-    base.update(changes)
-    for key in [key for key, value in changes.items() if value is REMOVED]:
-        del base[key]
+def _stacked(layers: tuple[Layer, ...]) -> Layer:
+    """The changes of all layers as one, removals kept."""
+    if len(layers) == 1:
+        return layers[0]
+    result: Layer = {}
+    for layer in layers:
+        result.update(layer)
+    return result
 
 
-def _move(changes: dict[Hashable, Any], base: dict[Hashable, Any], limit: int) -> int:
+def _move(changes: Layer, base: Layer, limit: int) -> int:
     """Moves at most so many entries of a layer to the one below; returns how many more there could have been."""
     moved = min(limit, len(changes))
     take = changes.popitem

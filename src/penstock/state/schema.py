@@ -10,6 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec.inspect as mi
+import numpy as np
+import pyarrow as pa
+
+from penstock.state.errors import UnsupportedType
 
 Description = dict[str, Any]
 
@@ -40,17 +44,29 @@ _COLLECTIONS: dict[type[mi.Type], str] = {
 
 SUPPORTED = (
     "None, bool, int, float, str, bytes, datetime, date, time, timedelta, Decimal, UUID, enums, list, dict, set, "
-    "tuple, dataclasses, NamedTuples, TypedDicts and msgspec Structs of these"
+    "tuple, dataclasses, NamedTuples, TypedDicts and msgspec Structs of these, NumPy's numbers, an Arrow type such as "
+    "pyarrow.int32(), or any class with pickle=True"
 )
 
-
-class UnsupportedType(TypeError):
-    """A declared type that cannot be stored."""
+_NUMPY_KINDS = "biuf"
+"""Booleans, integers and floats: those whose values say everything. NumPy's times have units of their own."""
 
 
 def describe(info: mi.Type) -> Description:
     """The description of a type; raises `UnsupportedType` naming the part of it that cannot be stored."""
     return _describe(info, ())
+
+
+def describe_numpy(scalar: type[np.generic]) -> Description:
+    return {"type": "numpy", "dtype": np.dtype(scalar).name}
+
+
+def describe_arrow(data_type: pa.DataType) -> Description:
+    return {"type": "arrow", "arrow_type": str(data_type)}
+
+
+def is_numpy_scalar(type_: object) -> bool:
+    return isinstance(type_, type) and issubclass(type_, np.generic) and np.dtype(type_).kind in _NUMPY_KINDS
 
 
 def fits(stored: Description, declared: Description) -> bool:
@@ -77,6 +93,14 @@ def show(description: Description) -> str:
         case "record" | "recursive":
             fields = ", ".join(f"{field['name']}: {show(field['of'])}" for field in description.get("fields", ()))
             return f"{description['name']}({fields})" if fields else str(description["name"])
+        case "numpy":
+            return f"numpy.{description['dtype']}"
+        case "arrow":
+            return f"Arrow's {description['arrow_type']}"
+        case "pickle":
+            return f"pickled {description['class']}"
+        case "expiring":
+            return f"{show(description['item'])} with a time to live"
         case "row":
             return f"row({', '.join(f'{name}: {of}' for name, of in description['columns'])})"
     return "None" if kind == "none" else str(kind)
@@ -95,6 +119,8 @@ def is_immutable(info: mi.Type, outer: tuple[type, ...] = ()) -> bool:
             return _is_frozen(info) and all(is_immutable(field.type, (*outer, info.cls)) for field in info.fields)
         case mi.EnumType() | mi.LiteralType():
             return True
+        case mi.CustomType(cls=cls):
+            return is_numpy_scalar(cls)
     return isinstance(info, tuple(_SIMPLE)) and not isinstance(info, _MUTABLE_SIMPLE)
 
 
@@ -126,6 +152,8 @@ def _describe(info: mi.Type, outer: tuple[type, ...]) -> Description:
             return {"type": "enum", "name": "Literal", "values": sorted(values, key=repr)}
         case mi.StructType() | mi.DataclassType() | mi.NamedTupleType() | mi.TypedDictType():
             return _describe_record(info, outer)
+        case mi.CustomType(cls=cls) if is_numpy_scalar(cls):
+            return describe_numpy(cls)
     name = getattr(getattr(info, "cls", None), "__qualname__", type(info).__name__)
     raise UnsupportedType(f"{name} cannot be stored; use {SUPPORTED}")
 
@@ -160,7 +188,7 @@ def _order(description: Description) -> str:
 def _without_names(part: Any) -> Any:
     """The parts that count: not the names of classes, and not which fields have defaults."""
     if isinstance(part, dict):
-        skipped = ("name",) if part.get("type") in ("record", "recursive", "enum") else ("required",)
+        skipped = ("name",) if part.get("type") in ("record", "recursive", "enum") else ("required", "class")
         return {key: _without_names(value) for key, value in part.items() if key not in skipped}
     if isinstance(part, list):
         return [_without_names(item) for item in part]

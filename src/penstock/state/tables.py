@@ -3,7 +3,9 @@
 Columns: `key_group` (int32), the key's columns (`key.<name>`, in their own types), then whatever the state holds. The
 schema's metadata says under `penstock.state`, as JSON, what it is: the format's version, the kind of state, its name
 and the description of its type. Since the rows are ordered by key group, a reader finds the groups it owns by bisection
-and touches nothing else; parts of several writers are read one after another.
+and touches nothing else; parts of several writers are read one after another. A file of changes (a layer above the
+base) may have one more column, `#removed`, which says of each row whether its key is gone; nothing else of such a row
+counts.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.handles import KeyGroupRange
 from penstock.state.keys import KeyColumns
@@ -22,6 +25,7 @@ from penstock.state.parts import Buffer, RestoredPart
 
 FORMAT_VERSION = 1
 GROUP_COLUMN = "key_group"
+REMOVED_COLUMN = "#removed"
 _METADATA = b"penstock.state"
 _ROWS_PER_BATCH = 65_536
 
@@ -48,8 +52,12 @@ def encode_table(
     total_groups: int,
     key_columns: list[pa.Array],
     columns: Mapping[str, pa.Array | pa.ChunkedArray],
+    removed: int = 0,
 ) -> Sequence[Buffer]:
-    """The bytes of a state's file. All columns have the same length, in any order of rows."""
+    """The bytes of a state's file, rows in any order. All columns have the same length, except that `key_columns` go on
+    with so many keys that are `removed`."""
+    if removed:
+        columns = _with_removals(columns, len(key_columns[0]) - removed, removed)
     header = StateHeader(FORMAT_VERSION, kind, name, description)
     fields = [pa.field(GROUP_COLUMN, pa.int32()), *keys.file_fields]
     fields += [pa.field(column, values.type) for column, values in columns.items()]
@@ -62,6 +70,29 @@ def encode_table(
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_table(table.combine_chunks(), max_chunksize=_ROWS_PER_BATCH)
     return (memoryview(sink.getvalue()),)
+
+
+def _with_removals(
+    columns: Mapping[str, pa.Array | pa.ChunkedArray], present: int, removed: int
+) -> dict[str, pa.ChunkedArray]:
+    padded = {
+        name: pa.chunked_array([*_chunks(values), pa.nulls(removed, values.type)], values.type)
+        for name, values in columns.items()
+    }
+    gone = np.repeat([False, True], [present, removed])
+    return {**padded, REMOVED_COLUMN: pa.chunked_array([pa.array(gone)])}
+
+
+def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    return values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+
+
+def present_and_removed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+    """The rows of a batch that hold state, and those whose keys are gone."""
+    if batch.schema.get_field_index(REMOVED_COLUMN) < 0:
+        return batch, None
+    gone = batch.column(REMOVED_COLUMN)
+    return batch.filter(pc.invert(gone)), batch.filter(gone)
 
 
 def read_table(part: RestoredPart, keys: KeyColumns, own: KeyGroupRange) -> tuple[StateHeader, list[pa.RecordBatch]]:

@@ -12,17 +12,22 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
 
 import pyarrow as pa
 
+from penstock.core.barrier import Barrier
 from penstock.core.handles import KeyGroupRange, PartKind
+from penstock.core.ids import CheckpointId
+from penstock.core.settings import LayerSettings
+from penstock.state.chain import Chain
+from penstock.state.deltas import take
 from penstock.state.keys import KeyColumns
-from penstock.state.layers import LayeredMap, Picture
-from penstock.state.parts import Buffer, CapturedPart, RestoredPart
-from penstock.state.tables import encode_table, key_columns_of, read_table
+from penstock.state.layers import REMOVED, LayeredMap, Picture
+from penstock.state.parts import Buffer, CapturedPart, OperatorSnapshot, RestoredPart, UnchangedPart
+from penstock.state.tables import REMOVED_COLUMN, encode_table, key_columns_of, present_and_removed, read_table
 
 PART_NAME = "penstock.timers"
 _DESCRIPTION = {"type": "timers"}
@@ -94,50 +99,75 @@ class TimerQueue:
                     due.append(timer)
         return due
 
-    def settle(self) -> None:
-        self._set.settle()
-
-    def picture(self) -> Picture:
-        return self._set.picture()
+    @property
+    def map(self) -> LayeredMap:
+        """Of the timers that are set."""
+        return self._set
 
 
 class Timers:
     """All timers of one operator's instance."""
 
-    def __init__(self, keys: KeyColumns, own: KeyGroupRange, total_groups: int) -> None:
+    def __init__(self, keys: KeyColumns, own: KeyGroupRange, total_groups: int, layers: LayerSettings) -> None:
         self._columns, self._own, self._total = keys, own, total_groups
         self.event = TimerQueue()
         self.processing = TimerQueue()
+        self._chain = Chain(layers)
 
     def settle(self) -> None:
-        self.event.settle()
-        self.processing.settle()
+        self.event.map.settle()
+        self.processing.map.settle()
 
-    def capture(self) -> list[CapturedPart]:
-        """The part of all timers, if there are any."""
-        if self.event.next_time() is None and self.processing.next_time() is None:
-            return []
-        pictures = {TimerKind.EVENT_TIME: self.event.picture(), TimerKind.PROCESSING_TIME: self.processing.picture()}
+    def capture(self, barrier: Barrier) -> OperatorSnapshot:
+        """The part of all timers, or of those that were set and removed; nothing at all if there are none."""
+        taken = take([self.event.map, self.processing.map], self._chain, barrier)
+        if not taken.pictures and taken.base is not None:
+            return OperatorSnapshot(unchanged=(UnchangedPart(PART_NAME, taken.base),))
+        if taken.base is None and self.event.next_time() is None and self.processing.next_time() is None:
+            return OperatorSnapshot()
+        pictures = dict(zip((TimerKind.EVENT_TIME, TimerKind.PROCESSING_TIME), taken.pictures, strict=True))
         encode = partial(_encode, self._columns, self._total, pictures)
-        return [CapturedPart(PART_NAME, PartKind.KEYED, encode, key_groups=self._own)]
+        part = CapturedPart(PART_NAME, PartKind.KEYED, encode, key_groups=self._own, base=taken.base)
+        return OperatorSnapshot((part,))
 
-    def restore(self, part: RestoredPart) -> None:
-        _, batches = read_table(part, self._columns, self._own)
-        for batch in batches:
-            keys = self._columns.from_arrow(key_columns_of(batch, self._columns))
-            times, kinds = batch.column("time").to_pylist(), batch.column("kind").to_pylist()
-            for key, time, kind in zip(keys, times, kinds, strict=True):
-                (self.event if kind == TimerKind.EVENT_TIME else self.processing).add(key, time)
+    def restore(self, parts: Sequence[RestoredPart], base: CheckpointId | None) -> None:
+        """`parts` lower layers first; `base` as in `KeyedBackend.restore`."""
+        changes = 0
+        for part in parts:
+            _, batches = read_table(part, self._columns, self._own)
+            for batch in batches:
+                present, removed = present_and_removed(batch)
+                for queue, key, time in self._timers_of(present):
+                    queue.add(key, time)
+                if removed is not None:
+                    for queue, key, time in self._timers_of(removed):
+                        queue.remove(key, time)
+                changes += batch.num_rows if part.layer else 0
+        if base is not None and parts:
+            self.event.map.freeze(base)
+            self.processing.map.freeze(base)
+            self._chain.restored(base, len(parts), changes)
+
+    def _timers_of(self, batch: pa.RecordBatch) -> Iterator[tuple[TimerQueue, Hashable, int]]:
+        keys = self._columns.from_arrow(key_columns_of(batch, self._columns))
+        times, kinds = batch.column("time").to_pylist(), batch.column("kind").to_pylist()
+        for key, time, kind in zip(keys, times, kinds, strict=True):
+            yield (self.event if kind == TimerKind.EVENT_TIME else self.processing), key, time
 
 
 def _encode(columns: KeyColumns, total_groups: int, pictures: dict[TimerKind, Picture]) -> Sequence[Buffer]:
+    """A timer is its key, so that also of a removed one every column is needed."""
     keys: list[Hashable] = []
     times: list[int] = []
     kinds: list[str] = []
+    gone: list[bool] = []
     for kind, picture in pictures.items():
-        for time, key in picture.items():
+        for (time, key), is_set in picture.items().items():
             keys.append(key)
             times.append(time)
             kinds.append(kind.value)
+            gone.append(is_set is REMOVED)
     values = {"time": pa.array(times, pa.int64()), "kind": pa.array(kinds, pa.string())}
+    if any(gone):
+        values[REMOVED_COLUMN] = pa.array(gone, pa.bool_())
     return encode_table("timers", PART_NAME, _DESCRIPTION, columns, total_groups, columns.to_arrow(keys), values)

@@ -218,8 +218,10 @@ class CheckpointStore:
             raise NotComplete(f"{wanted}: {self._alternatives(log)}")
         self._pinned.add(entry.checkpoint)
         metadata = self._metadata(entry)
-        listed = {file.path: file.size for file in self._files.list(self.directory_of(entry.checkpoint))}
-        for needed in _references(entry, metadata):
+        references = list(_references(entry, metadata))
+        directories = {needed.path.rpartition("/")[0] for needed in references}
+        listed = {file.path: file.size for directory in directories for file in self._files.list(directory)}
+        for needed in references:
             size = listed.get(needed.path)
             if size is None:
                 raise CorruptCheckpoint(needed.path, f"the file is missing; checkpoint {entry.checkpoint} needs it")
@@ -256,9 +258,10 @@ class CheckpointStore:
         return decode_committables(path, self._files.read(path), file)
 
     # ---- cleaning ----
-    def clean(self, aborted: Collection[CheckpointId] = ()) -> CleanReport:
-        """Deletes what no retained checkpoint needs. `aborted`: ids of this driver that will never complete. Repeating
-        after a crash or an `OSError` goes on where it ended. Raises `Fenced`."""
+    def clean(self, aborted: Collection[CheckpointId] = (), bases: Collection[CheckpointId] = ()) -> CleanReport:
+        """Deletes what no retained checkpoint needs. `aborted`: ids of this driver that will never complete; `bases`:
+        complete ones that checkpoints under way are built upon. Repeating after a crash or an `OSError` goes on where
+        it ended. Raises `Fenced`."""
         with self._lock:
             generation = self._owned()
             log = self._settled_log()
@@ -272,7 +275,7 @@ class CheckpointStore:
                 generation=generation,
                 keep=self._keep,
                 aborted=tuple(aborted),
-                pinned=tuple(self._pinned),
+                pinned=(*self._pinned, *bases),
             )
         classified = decide.classify(facts)
         metadata = {layout.metadata_path(file.checkpoint, file.generation) for file in stored}
@@ -328,9 +331,10 @@ def _references(entry: Completed, metadata: Metadata) -> Iterator[Reference]:
     ends: dict[str, int] = {}
     for subtask in metadata.subtasks:
         for handle in subtask.handles:
-            ends[handle.path] = max(ends.get(handle.path, 0), handle.offset + handle.length)
+            path = layout.part_path(directory, handle)
+            ends[path] = max(ends.get(path, 0), handle.offset + handle.length)
     if metadata.committables is not None:
-        ends[metadata.committables.path] = metadata.committables.length
+        ends[f"{directory}/{metadata.committables.path}"] = metadata.committables.length
     yield Reference(entry.metadata, 0)
-    for name, size in ends.items():
-        yield Reference(f"{directory}/{name}", size)
+    for path, size in ends.items():
+        yield Reference(path, size)

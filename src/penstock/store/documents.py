@@ -20,7 +20,8 @@ from penstock.core.record import ChainRecord, CheckpointRecord, GraphRecord, Sub
 from penstock.core.store import Claimed, Completed, LogEntry, Voided
 from penstock.store.errors import CorruptCheckpoint, UnknownFormat
 
-FORMAT = 1
+FORMAT = 2
+"""2: handles may point to files of earlier checkpoints and name layers; readers of 1 would not find them."""
 
 Body = TypeVar("Body")
 

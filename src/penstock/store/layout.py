@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 
+from penstock.core.handles import PartHandle
 from penstock.core.ids import Attempt, CheckpointId, Generation, SubtaskId
 
 IDENTITY = "penstock.json"
@@ -54,6 +55,12 @@ def data_path(
 ) -> str:
     name = f"g{generation}-a{attempt}-{_safe(subtask.chain)}-{subtask.index}-{ticket}.data"
     return f"{checkpoint_directory(checkpoint)}/{name}"
+
+
+def part_path(directory: str, handle: PartHandle) -> str:
+    """Of the file that holds a part. `directory` is that of the checkpoint that names it."""
+    home = directory if handle.origin is None else checkpoint_directory(handle.origin)
+    return f"{home}/{handle.path}"
 
 
 def committables_path(checkpoint: CheckpointId, generation: Generation) -> str:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from penstock.core.handles import PartHandle
 from penstock.core.ids import Uid
-from penstock.state.parts import Buffer, CapturedPart
+from penstock.state.parts import Buffer, CapturedPart, RestoredPart
 from penstock.store.errors import CorruptCheckpoint
 from penstock.store.files import Files
+from penstock.store.layout import part_path
 
-__all__ = ["CorruptCheckpoint", "reader", "write_parts"]
+__all__ = ["CorruptCheckpoint", "reader", "restored", "write_parts"]
 
 
 def write_parts(files: Files, path: str, parts: Mapping[Uid, Sequence[CapturedPart]]) -> list[PartHandle]:
@@ -38,14 +39,16 @@ def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], name: str, handles: li
                 length += view.nbytes
                 yield view
             handles.append(
-                PartHandle(uid, part.name, part.kind, name, offset, length, crc, part.key_groups, part.channel)
+                PartHandle(
+                    uid, part.name, part.kind, name, offset, length, crc, part.key_groups, part.channel, part.layer
+                )
             )
             offset += length
 
 
 def reader(files: Files, directory: str, handle: PartHandle) -> Callable[[], memoryview]:
     """Reads one part when called, and verifies it. `directory` is the checkpoint's, relative to the root of `files`."""
-    path = f"{directory}/{handle.path}"
+    path = part_path(directory, handle)
 
     def read() -> memoryview:
         what = f"part {handle.name!r} of operator {handle.uid!r} (bytes {handle.offset} to {_end(handle)})"
@@ -61,6 +64,13 @@ def reader(files: Files, directory: str, handle: PartHandle) -> Callable[[], mem
         return content
 
     return read
+
+
+def restored(files: Files, directory: str, writer: int, handle: PartHandle) -> tuple[Uid, RestoredPart]:
+    """A part as it is given back to its operator; it is read when the operator asks for it."""
+    read = reader(files, directory, handle)
+    part = RestoredPart(handle.name, handle.kind, writer, read, handle.key_groups, handle.channel, handle.layer, handle)
+    return handle.uid, part
 
 
 def _end(handle: PartHandle) -> int:

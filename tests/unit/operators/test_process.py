@@ -20,8 +20,7 @@ from penstock.operators.keyed import KeyedContext, KeyedFunction, PlainFunction,
 from penstock.operators.process import ProcessOperator
 from penstock.runtime.elements import MAX_WATERMARK
 from penstock.state import declare as ps
-from penstock.state.codec import UnstorableValue
-from penstock.state.schema import UnsupportedType
+from penstock.state.errors import UnstorableValue, UnsupportedType
 from penstock.state.tables import StateMismatch
 from penstock.state.timers import TimerKind
 

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.state.codec import UnstorableValue, codec_for
-from penstock.state.schema import UnsupportedType, fits, show
+from penstock.state.codec import codec_for
+from penstock.state.errors import UnstorableValue, UnsupportedType
+from penstock.state.schema import fits, show
 
 
 @dataclasses.dataclass

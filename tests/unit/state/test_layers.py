@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.state import layers
-from penstock.state.layers import MAX_FROZEN, LayeredMap, Picture
+from penstock.state.layers import MAX_FROZEN, REMOVED, LayeredMap, Picture
 
 Step = tuple[str, int, int]
 
@@ -25,17 +25,51 @@ def small_portions() -> Iterator[None]:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["set", "remove", "get", "picture", "drop", "settle", "mutate"]),
+        st.sampled_from(["set", "remove", "get", "whole", "changes", "drop", "settle", "mutate"]),
         st.integers(0, 5),
         st.integers(0, 99),
     )
 )
 
 
+class Snapshots:
+    """Takes pictures as checkpoints do: some complete, and later ones are built upon the newest of those."""
+
+    def __init__(self, under_test: LayeredMap) -> None:
+        self._map = under_test
+        self._taken: dict[int, dict[int, Any]] = {}
+        self._base: int | None = None
+        self.pictures: list[tuple[Picture, dict[int, Any], dict[int, Any]]] = []
+        """With what the map held when it was taken, and when that was taken which it is built upon."""
+
+    def take(self, model: dict[int, Any], completes: bool, changes: bool) -> None:
+        number = len(self._taken) + 1
+        self._map.freeze(number, self._base)
+        self._taken[number] = model
+        known = self._base is not None and self._map.changed_since(self._base) is not None
+        base = self._base if changes and known else None
+        self.pictures.append((self._map.picture(base), model, self._taken[base] if base is not None else {}))
+        if completes:
+            self._base = number
+
+    def drop(self, number: int) -> None:
+        if self.pictures:
+            self.pictures.pop(number % len(self.pictures))
+
+    def check(self) -> None:
+        for picture, whole, before in self.pictures:
+            if picture.since is None:
+                assert picture.items() == whole
+            else:
+                changes = picture.items()
+                kept = {key: value for key, value in before.items() if key not in changes}
+                assert kept | {key: value for key, value in changes.items() if value is not REMOVED} == whole
+
+
 @given(STEPS)
 def test_the_map_behaves_like_a_dict_and_pictures_never_change(steps: list[Step]) -> None:
     under_test, model = LayeredMap(), dict[int, int]()
-    pictures: list[tuple[Picture, dict[int, int]]] = []
+    snapshots = Snapshots(under_test)
     for action, key, number in steps:
         match action:
             case "set":
@@ -44,25 +78,24 @@ def test_the_map_behaves_like_a_dict_and_pictures_never_change(steps: list[Step]
             case "remove":
                 under_test.remove(key)
                 model.pop(key, None)
-            case "picture":
-                pictures.append((under_test.picture(), dict(model)))
-            case "drop" if pictures:
-                pictures.pop(number % len(pictures))
+            case "whole" | "changes":
+                snapshots.take(dict(model), number % 3 > 0, action == "changes")
+            case "drop":
+                snapshots.drop(number)
             case "settle":
                 under_test.settle()
         assert under_test.get(key, -1) == model.get(key, -1)
         assert (key in under_test) == (key in model)
     assert dict(under_test.items()) == model
-    assert len(under_test) == len(model)
-    for picture, expected in pictures:
-        assert picture.items() == expected
+    assert len(under_test) == len(model) <= under_test.size
+    snapshots.check()
 
 
 @given(STEPS)
 def test_values_that_change_in_place_never_change_in_a_picture(steps: list[Step]) -> None:
     copy: Callable[[Any], Any] = list
     under_test, model = LayeredMap(copy), dict[int, list[int]]()
-    pictures: list[tuple[Picture, dict[int, list[int]]]] = []
+    snapshots = Snapshots(under_test)
     for action, key, number in steps:
         match action:
             case "set":
@@ -74,36 +107,84 @@ def test_values_that_change_in_place_never_change_in_a_picture(steps: list[Step]
             case "remove":
                 under_test.remove(key)
                 model.pop(key, None)
-            case "picture":
-                pictures.append((under_test.picture(), {k: list(v) for k, v in model.items()}))
-            case "drop" if pictures:
-                pictures.pop(number % len(pictures))
+            case "whole" | "changes":
+                snapshots.take({k: list(v) for k, v in model.items()}, number % 3 > 0, action == "changes")
+            case "drop":
+                snapshots.drop(number)
             case "settle":
                 under_test.settle()
     assert dict(under_test.items()) == model
-    for picture, expected in pictures:
-        assert picture.items() == expected
+    snapshots.check()
+
+
+def frozen(entries: dict[Any, Any]) -> LayeredMap:
+    """A map of which snapshot 1 was taken."""
+    under_test = LayeredMap()
+    under_test.live.update(entries)
+    under_test.freeze(1)
+    return under_test
 
 
 def test_a_picture_copies_nothing() -> None:
     under_test = LayeredMap()
     under_test.set("a", 1)
     whole = under_test.live
+    under_test.freeze(1)
     assert under_test.picture().items() is whole
 
 
-def test_the_layers_merge_once_the_last_picture_is_dropped() -> None:
-    under_test = LayeredMap()
-    under_test.set("a", 1)
-    first, second = under_test.picture(), under_test.picture()
+def test_a_picture_of_changes_holds_what_was_written_and_removed_since() -> None:
+    under_test = frozen({"a": 1, "b": 2, "c": 3})
+    under_test.set("b", 20)
+    under_test.remove("c")
+    under_test.freeze(2, 1)
+    assert under_test.changed_since(1) == 2
+    assert under_test.picture(1).items() == {"b": 20, "c": REMOVED}
+
+
+def test_changes_of_snapshots_that_came_to_nothing_are_in_the_next_one() -> None:
+    under_test = frozen({"a": 1})
     under_test.set("b", 2)
-    del first
+    under_test.freeze(2, 1)
+    under_test.set("c", 3)
+    under_test.freeze(3, 1)
+    assert under_test.picture(1).items() == {"b": 2, "c": 3}
+
+
+def test_changes_since_a_snapshot_that_is_merged_cannot_be_told() -> None:
+    under_test = frozen({"a": 1})
+    under_test.set("b", 2)
+    under_test.freeze(2)
+    under_test.set("c", 3)
+    under_test.freeze(3)
     under_test.settle()
-    assert not under_test.is_plain
-    del second
+    assert under_test.changed_since(1) is None
+    assert under_test.changed_since(2) == 1
+
+
+def test_what_is_complete_is_merged_once_the_last_picture_of_it_is_dropped() -> None:
+    under_test = frozen({"a": 1})
+    picture = under_test.picture()
+    under_test.set("b", 2)
+    under_test.freeze(2, 1)
+    under_test.set("c", 3)
+    under_test.freeze(3, 2)
     under_test.settle()
-    assert under_test.is_plain
-    assert under_test.live == {"a": 1, "b": 2}
+    assert len(under_test._frozen) == 3
+    assert picture.items() == {"a": 1}
+    del picture
+    under_test.settle()
+    assert under_test._frozen == [{"a": 1, "b": 2}, {"c": 3}]
+
+
+def test_snapshots_that_stand_alone_do_not_keep_later_ones_from_being_built_upon_earlier_ones() -> None:
+    under_test = frozen({"a": 1})
+    under_test.set("b", 2)
+    under_test.freeze(2, 1)
+    under_test.set("c", 3)
+    under_test.freeze(3, alone=True)
+    under_test.freeze(4, 1)
+    assert under_test.picture(1).items() == {"b": 2, "c": 3}
 
 
 def test_pictures_that_are_never_dropped_do_not_pile_up_layers() -> None:
@@ -111,32 +192,33 @@ def test_pictures_that_are_never_dropped_do_not_pile_up_layers() -> None:
     held = []
     for number in range(20):
         under_test.set(number, number)
+        under_test.freeze(number + 1)
         held.append(under_test.picture())
     assert len(under_test._frozen) <= MAX_FROZEN
     assert [len(picture.items()) for picture in held] == list(range(1, 21))
 
 
 def test_merging_goes_on_a_portion_at_a_time_and_loses_nothing_that_is_written_meanwhile() -> None:
-    under_test = LayeredMap()
-    under_test.set("kept", 0)
-    picture = under_test.picture()
+    under_test = frozen({"kept": 0})
     for number in range(5):
         under_test.set(number, number)
-    del picture
-    under_test.settle()
-    assert not under_test.is_plain
+    under_test.freeze(2)
+    under_test.freeze(3, 2)
+    assert len(under_test._frozen) == 2
     under_test.set("new", 1)
     under_test.remove("kept")
     for _ in range(4):
         under_test.settle()
-    assert under_test.is_plain
-    assert under_test.live == {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, "new": 1}
+    assert len(under_test._frozen) == 1
+    assert dict(under_test.items()) == {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, "new": 1}
 
 
 @pytest.mark.parametrize("frozen_first", [False, True])
 def test_a_removed_key_stays_removed(frozen_first: bool) -> None:
     under_test = LayeredMap()
     under_test.set("a", 1)
+    if frozen_first:
+        under_test.freeze(1)
     picture = under_test.picture() if frozen_first else None
     under_test.remove("a")
     assert "a" not in under_test

@@ -115,12 +115,12 @@ def test_metadata_of_another_checkpoint_under_this_name_is_refused(files: Memory
 
 def test_a_metadata_file_from_the_future_is_not_called_corrupt(files: MemoryFiles) -> None:
     overwrite(files, of_newest(files, ".json"), b'{"format": 7, "sealed": "in another way"}')
-    with pytest.raises(UnknownFormat, match=r"checkpoints/2/g1.json has format 7.*up to 1.*version that wrote it"):
+    with pytest.raises(UnknownFormat, match=r"checkpoints/2/g1.json has format 7.*up to 2.*version that wrote it"):
         store_on(files).load()
 
 
 def test_a_log_entry_from_the_future_stops_the_driver(files: MemoryFiles) -> None:
-    overwrite(files, layout.log_path(4), b'{"format": 2, "body": {"kind": "merge"}}')
+    overwrite(files, layout.log_path(4), b'{"format": 7, "body": {"kind": "merge"}}')
     with pytest.raises(UnknownFormat, match=r"log/0000000004\.json"):
         store_on(files).claim()
 
