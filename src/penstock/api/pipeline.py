@@ -81,9 +81,11 @@ class Pipeline:
         """The graph as text: chains, their operators and schemas, and how they are connected."""
         return explain(build(self._plan))
 
-    def start(self, *, restore: CheckpointId | int | None = None) -> Job:
-        """Starts the job and returns at once. It goes on from the newest complete checkpoint, or from the one named by
-        `restore`."""
+    def start(self, *, restore: CheckpointId | int | str | None = None, claim: bool = False) -> Job:
+        """Starts the job and returns at once. It goes on from the newest complete checkpoint, or from what `restore`
+        names: one of its retained checkpoints by number, or by path a savepoint, another job's checkpoint directory
+        (its newest checkpoint) or one checkpoint in it (`.../checkpoints/12`). What comes from elsewhere is copied into
+        the job's own directory first and is not touched any more; with `claim` the savepoint is removed then."""
         graph = self.graph()
         from penstock.spark.job import start_job  # PySpark is loaded only to run
 
@@ -94,12 +96,13 @@ class Pipeline:
             directory=self._checkpoints.directory if self._checkpoints else None,
             runtime=self._runtime,
             restarts=self._restart,
-            restore=None if restore is None else CheckpointId(restore),
+            restore=CheckpointId(restore) if isinstance(restore, int) else restore,
+            claim=claim,
         )
 
-    def run(self, *, restore: CheckpointId | int | None = None) -> JobResult:
+    def run(self, *, restore: CheckpointId | int | str | None = None, claim: bool = False) -> JobResult:
         """Starts the job and waits for its end. Raises `JobFailed` if it fails. Ctrl-C cancels the job."""
-        job = self.start(restore=restore)
+        job = self.start(restore=restore, claim=claim)
         try:
             return job.wait()
         finally:

@@ -91,6 +91,9 @@ class CheckpointCoordinator:
         self._final_asked = False
         self._given_up = False
         """Too many checkpoints failed: the attempt is about to be ended."""
+        self._last_taken = False
+        """The job is about to end with a checkpoint that is complete."""
+        self._only_final = False
         self._pending: dict[CheckpointId, PendingCheckpoint] = {}
         self._uncommitted: dict[CheckpointId, Mapping[Uid, Sequence[bytes]]] = {}
 
@@ -121,11 +124,29 @@ class CheckpointCoordinator:
         return [instruction for pending in open_ones for instruction in self._abort(at, pending, cause, None, reason)]
 
     # ---- requests and settings ----
-    def request(self, at: Moment, purpose: Purpose) -> tuple[RequestId, list[Instruction]]:
-        """Asks for a checkpoint; `CheckpointEnded` will carry the request's id. It waits over restarts if it must."""
-        request = self._requests.ask(purpose)
+    def request(
+        self, at: Moment, purpose: Purpose, last: bool = False, aligned: bool = False
+    ) -> tuple[RequestId, list[Instruction]]:
+        """Asks for a checkpoint; `CheckpointEnded` will carry the request's id. It waits over restarts if it must.
+        `last`: once it is complete, no other is started, unless `resume` says so. `aligned`: it shall hold no records
+        in flight, whatever the settings say."""
+        request = self._requests.ask(purpose, last=last, mode=Mode.ALIGNED if aligned else None)
         self._tell(at, "requested", purpose, request.id)
         return request.id, self._advance(at)
+
+    def resume(self, at: Moment) -> list[Instruction]:
+        """The job goes on after all: checkpoints are taken again."""
+        self._last_taken = self._only_final = False
+        return self._advance(at)
+
+    def end_together(self, at: Moment) -> list[Instruction]:
+        """From now on only the final checkpoint is taken, when all input has ended, so that it holds the state of every
+        subtask that has not finished yet."""
+        self._tell(at, "only the final checkpoint is taken")
+        self._only_final = True
+        reason = "the job is being drained into one final checkpoint"
+        left = list(self._collecting())
+        return [i for pending in left for i in self._abort(at, pending, Cause.SUPERSEDED, None, reason)]
 
     def configure(self, at: Moment, settings: CheckpointSettings) -> list[Instruction]:
         """Holds for checkpoints that start from now on; of those under way, only the timeout changes."""
@@ -194,6 +215,7 @@ class CheckpointCoordinator:
         assert pending.phase is Phase.WRITING and pending.record is not None, f"nobody wrote checkpoint {checkpoint}"
         self._tell(at, "complete", checkpoint)
         self.newest = checkpoint
+        self._last_taken |= pending.request.last
         self._failures.succeeded()
         self._requests.ended(at.now)
         instructions: list[Instruction] = []
@@ -288,20 +310,23 @@ class CheckpointCoordinator:
 
     def _may_start(self) -> bool:
         all_ended = len(self._finished) == len(self._topology.subtasks)
-        return self._attempt is not None and not (self._given_up or self._ending or all_ended)
+        ending = self._last_taken or any(pending.request.last for pending in self._pending.values())
+        waiting = self._only_final and not self._final_asked
+        return self._attempt is not None and not (self._given_up or self._ending or all_ended or ending or waiting)
 
     def _start(self, at: Moment, request: Request) -> Instruction:
         assert self._attempt is not None
         checkpoint, settings = self._next_id, self._settings
+        mode = request.mode or settings.mode
         self._next_id = CheckpointId(checkpoint + 1)
         plan = plan_checkpoint(self._topology, self._finished)
         deadline = at.now + settings.timeout
         self._pending[checkpoint] = PendingCheckpoint(
-            checkpoint, self._attempt, settings.mode, request, plan, at, deadline, self._base_for(request)
+            checkpoint, self._attempt, mode, request, plan, at, deadline, self._base_for(request)
         )
-        self._tell(at, "triggered", checkpoint, request.purpose, settings.mode, *plan.trigger)
-        patience = settings.alignment_timeout * 1000.0 if settings.mode is Mode.ADAPTIVE else 0.0
-        barrier = Barrier(checkpoint, settings.mode, request.purpose, patience, self._base_for(request))
+        self._tell(at, "triggered", checkpoint, request.purpose, mode, *plan.trigger)
+        patience = settings.alignment_timeout * 1000.0 if mode is Mode.ADAPTIVE else 0.0
+        barrier = Barrier(checkpoint, mode, request.purpose, patience, self._base_for(request))
         return SendTrigger(self._attempt, plan.trigger, barrier)
 
     def _base_for(self, request: Request) -> CheckpointId | None:

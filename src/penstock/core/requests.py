@@ -37,6 +37,10 @@ class Request:
     periodic: bool = False
     again: bool = False
     not_before: float = -math.inf
+    last: bool = False
+    """The job ends with it: none is started after it."""
+    mode: Mode | None = None
+    """None: that of the settings."""
 
     @property
     def order(self) -> tuple[int, bool, int]:
@@ -69,8 +73,10 @@ class Requests:
             request for request in self._waiting if request.purpose is not Purpose.FINAL and not request.periodic
         ]
 
-    def ask(self, purpose: Purpose, not_before: float = -math.inf) -> Request:
-        request = Request(self._new_id(), purpose, not_before=not_before)
+    def ask(
+        self, purpose: Purpose, not_before: float = -math.inf, last: bool = False, mode: Mode | None = None
+    ) -> Request:
+        request = Request(self._new_id(), purpose, not_before=not_before, last=last, mode=mode)
         self._waiting.append(request)
         return request
 

@@ -100,10 +100,17 @@ class Checkpointing:
         """Whether the outcome of a record is not known yet."""
         return self.coordinator.writing
 
-    def trigger(self, purpose: Purpose, then: Answer) -> None:
-        request, instructions = self.coordinator.request(self._at(), purpose)
+    def trigger(self, purpose: Purpose, then: Answer, last: bool = False, aligned: bool = False) -> None:
+        """See `CheckpointCoordinator.request`."""
+        request, instructions = self.coordinator.request(self._at(), purpose, last, aligned)
         self._answers[request] = then
         self._do(instructions)
+
+    def resume(self) -> None:
+        self._do(self.coordinator.resume(self._at()))
+
+    def end_together(self) -> None:
+        self._do(self.coordinator.end_together(self._at()))
 
     def configure(self, settings: CheckpointSettings) -> None:
         self._do(self.coordinator.configure(self._at(), settings))

@@ -24,7 +24,7 @@ from penstock.operators.base import Clock
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.control.messages import Register, ToMaster, ToWorker
 from penstock.runtime.control.server import ControlServer
-from penstock.runtime.master import Master
+from penstock.runtime.master import Master, RestoreElsewhere
 from penstock.runtime.outcome import JobOutcome, report_of
 from penstock.runtime.pool import Pool
 from penstock.store.checkpoints import CheckpointStore
@@ -48,7 +48,7 @@ class JobDriver:
         *,
         host: str,
         secret: bytes,
-        restore: CheckpointId | None = None,
+        restore: CheckpointId | RestoreElsewhere | None = None,
         tls: ssl.SSLContext | None = None,
         clock: Clock | None = None,
     ):

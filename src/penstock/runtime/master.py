@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.connectors.base import Committer
@@ -49,14 +49,28 @@ from penstock.runtime.deployment import deploy_messages
 from penstock.runtime.ending import Ending
 from penstock.runtime.masterports import MasterPorts
 from penstock.runtime.outcome import Incident, JobOutcome, JobStatus, RequestOutcome, report_of
+from penstock.runtime.savepoints import SavepointRequest, Savepoints
 from penstock.runtime.unprotected import LAST_COMMIT, Unprotected
+from penstock.store.savepoints import remove_savepoint
 
 if TYPE_CHECKING:
     from penstock.store.checkpoints import CheckpointStore, Claim
+    from penstock.store.savepoints import Snapshot
 
 __all__ = ["Master", "MasterPorts"]
 
 REMEMBERED_INCIDENTS = 100
+
+
+@dataclass(frozen=True)
+class RestoreElsewhere:
+    """Begin from a savepoint, or from a checkpoint of another directory."""
+
+    find: Callable[[], Snapshot]
+    """Called off the master's thread."""
+    claim: bool = False
+    """The savepoint belongs to the job from now on: it is removed once it was copied in."""
+
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -72,7 +86,7 @@ class Master:
         store: CheckpointStore | None,
         ports: MasterPorts,
         clock: Clock,
-        restore_from: CheckpointId | None = None,
+        restore_from: CheckpointId | RestoreElsewhere | None = None,
     ) -> None:
         if (checkpoints is None) != (store is None):
             raise ValueError("checkpoint settings and a checkpoint store go together: give both or none")
@@ -92,7 +106,8 @@ class Master:
         self._to_prepare: Attempt | None = None
         self._addresses: dict[WorkerId, wire.Address] = {}
         self._figures: dict[WorkerId, wire.Figures] = {}
-        self._early_requests: list[tuple[Purpose, Answer]] = []
+        self._savepoints: Savepoints | None = None
+        self._early_requests: list[tuple[Callable[[Checkpointing, Savepoints], None], Answer]] = []
         self._draining = False
         self._last_failure: ErrorReport | None = None
         self._incidents: deque[Incident] = deque(maxlen=REMEMBERED_INCIDENTS)
@@ -107,17 +122,26 @@ class Master:
 
     def trigger(self, purpose: Purpose = Purpose.CHECKPOINT, then: Answer = lambda outcome: None) -> None:
         """Asks for a checkpoint; `then` hears once what became of it. A request that waits outlives restarts."""
+        self._when_open(lambda checkpointing, _: checkpointing.trigger(purpose, then), then)
+
+    def savepoint(self, request: SavepointRequest) -> None:
+        """Takes a savepoint; `request.then` hears once what became of it."""
+        self._when_open(lambda _, savepoints: savepoints.take(request), request.then)
+
+    def _when_open(self, ask: Callable[[Checkpointing, Savepoints], None], then: Answer) -> None:
         if self._store is None:
             raise ValueError("the job runs without checkpoints: give its pipeline checkpoints=ps.Checkpoints(...)")
         if self._ending is not None:
             then(RequestOutcome(None, f"the job has ended: {self._ending.outcome.reason}"))
-        elif self._checkpointing is None:
-            self._early_requests.append((purpose, then))
+        elif self._checkpointing is None or self._savepoints is None:
+            self._early_requests.append((ask, then))
         else:
-            self._checkpointing.trigger(purpose, then)
+            ask(self._checkpointing, self._savepoints)
 
-    def drain(self) -> None:
-        """Sources stop where they are, everything is processed, and the job finishes."""
+    def drain(self, savepoint: SavepointRequest | None = None) -> None:
+        """Sources stop where they are, everything is processed, and the job finishes; with a savepoint of its end."""
+        if savepoint is not None:
+            self._when_open(lambda _, savepoints: savepoints.take_at_end(savepoint), savepoint.then)
         self._draining = True
         if self.lifecycle.state is JobState.RUNNING:
             self.to_all(wire.Drain(self.lifecycle.attempt))
@@ -217,9 +241,24 @@ class Master:
 
     # ---- opening ----
     def _open(self) -> tuple[Claim | None, dict[Uid, Committer]]:
-        claim = self._store.claim(self._restore_from) if self._store else None
+        claim = self._claim(self._store) if self._store else None
         specs = [spec for chain in self._graph.chains for spec in chain.operators]
         return claim, {spec.uid: spec.sink.committer(spec.uid, self._graph.name) for spec in specs if spec.sink}
+
+    def _claim(self, store: CheckpointStore) -> Claim:
+        origin = self._restore_from
+        if not isinstance(origin, RestoreElsewhere):
+            return store.claim(origin)
+        snapshot = origin.find()
+        if origin.claim and not snapshot.is_savepoint:
+            raise ValueError(
+                f"{snapshot.address} is a checkpoint that belongs to its job: only a savepoint can be claimed. Start "
+                "without claim=True: the checkpoint is copied, and stays as it is"
+            )
+        claim = store.claim(snapshot)
+        if origin.claim:
+            remove_savepoint(snapshot)
+        return claim
 
     def _opened(self, result: tuple[Claim | None, dict[Uid, Committer]] | BaseException) -> None:
         self._opening = False
@@ -242,9 +281,10 @@ class Master:
                 self._clock,
                 self,
             )
+            self._savepoints = Savepoints(self._store, self._checkpointing, self._background, self.cancel)
             early, self._early_requests = self._early_requests, []
-            for purpose, then in early:
-                self.trigger(purpose, then)
+            for ask, _ in early:
+                ask(self._checkpointing, self._savepoints)
 
     # ---- what checkpoints and commits bring about ----
     def completed(self, record: CheckpointRecord) -> None:
@@ -255,8 +295,9 @@ class Master:
             self._commits.commit(record.checkpoint, record.committables, lambda: self._committed(record.checkpoint))
 
     def _committed(self, checkpoint: CheckpointId) -> None:
-        if self._checkpointing:
+        if self._checkpointing and self._savepoints:
             self._checkpointing.committed(checkpoint)
+            self._savepoints.committed(checkpoint)
 
     def attempt_failed(self, attempt: Attempt, reason: str) -> None:
         failure = Failure(reason, report=ErrorReport(reason))
@@ -324,6 +365,8 @@ class Master:
             self._commits.drop()
         if self._checkpointing:
             self._checkpointing.job_ended(reason)
+        if self._savepoints:
+            self._savepoints.job_ended(reason)
         early, self._early_requests = self._early_requests, []
         for _, answer in early:
             answer(RequestOutcome(None, f"the job has ended: {reason}"))
@@ -350,7 +393,10 @@ class Master:
         if self._to_prepare is not None:
             self._prepare(self._to_prepare)
         elif self.lifecycle.state is JobState.COMMITTING:
-            self._do(self.lifecycle.committed(self._clock.now()))
+            if self._savepoints and self._restore_point:
+                self._savepoints.all_committed(self._restore_point.checkpoint)
+            if not (self._savepoints and self._savepoints.busy):
+                self._do(self.lifecycle.committed(self._clock.now()))
 
     def _prepare(self, attempt: Attempt) -> None:
         self._to_prepare = None

@@ -54,10 +54,14 @@ class RequestOutcome:
     """None: the job ended before the checkpoint started."""
     reason: str = ""
     """Why it failed; empty if it completed."""
+    before: CheckpointId | None = None
+    """It was complete already when it was asked for."""
 
     @property
     def checkpoint(self) -> CheckpointId | None:
         """The completed checkpoint."""
+        if self.before is not None and not self.reason:
+            return self.before
         return self.statistics.checkpoint if self.statistics is not None and not self.reason else None
 
 

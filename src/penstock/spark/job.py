@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +23,10 @@ from penstock.core.statistics import CheckpointStatistics
 from penstock.graph.job import JobGraph
 from penstock.runtime.control.messages import ErrorReport
 from penstock.runtime.driver import JobDriver
+from penstock.runtime.master import Master, RestoreElsewhere
 from penstock.runtime.network.tls import TlsFiles, server_context
 from penstock.runtime.outcome import Incident, JobOutcome, JobStatus, RequestOutcome
+from penstock.runtime.savepoints import SavepointRequest
 from penstock.runtime.worker import WorkerConfig
 from penstock.spark.deployment import SparkDeployment
 from penstock.spark.entry import worker_function
@@ -31,6 +34,7 @@ from penstock.spark.session import session_for
 from penstock.spark.slots import check_slots
 from penstock.store.checkpoints import CheckpointStore
 from penstock.store.opening import open_files
+from penstock.store.savepoints import find_snapshot
 
 
 class JobFailed(RuntimeError):
@@ -88,16 +92,42 @@ class Job:
         """Whether the job has ended, in whatever way; waits for that up to `timeout` seconds."""
         return self._ended.wait(timeout)
 
-    def stop(self, drain: bool = True, timeout: float | None = None) -> JobResult:
+    def stop(self, drain: bool = True, *, savepoint: str | None = None, timeout: float | None = None) -> JobResult:
         """Ends the job in good order. With `drain` the sources stop, everything that was read is processed to its end
         (windows close, timers fire) and committed. Without, a last checkpoint is taken and the job ends there: started
-        again, it goes on as if nothing had been."""
-        if drain:
+        again, it goes on as if nothing had been. `savepoint`: a directory to which the last checkpoint is copied;
+        nothing is committed that it does not hold."""
+        if drain and savepoint is None:
             self._driver.post(lambda master: master.drain())
+        elif drain and savepoint is not None:
+            self._savepoint(savepoint, timeout, lambda master, request: master.drain(request))
+        elif savepoint is not None:
+            self._savepoint(savepoint, timeout, lambda master, request: master.savepoint(request), stop=True)
         else:
             self.trigger_checkpoint(timeout)
             self._driver.post(lambda master: master.cancel())
         return self.wait(timeout)
+
+    def savepoint(self, path: str, *, aligned: bool = False, timeout: float | None = None) -> CheckpointId:
+        """Takes a savepoint: a checkpoint of everything, copied to a directory of yours, from which this job or another
+        can be started (`restore=path`), at any parallelism. `aligned`: without records in flight, which takes longer
+        under backpressure, but then even the columns between two operators may change before it is restored. Returns
+        the number of the checkpoint. Raises `CheckpointFailed` with the reason if it did not work."""
+        return self._savepoint(path, timeout, lambda master, request: master.savepoint(request), aligned=aligned)
+
+    def _savepoint(
+        self,
+        path: str,
+        timeout: float | None,
+        ask: Callable[[Master, SavepointRequest], None],
+        aligned: bool = False,
+        stop: bool = False,
+    ) -> CheckpointId:
+        answer: Future[RequestOutcome] = Future()
+        address = _absolute(path)
+        request = SavepointRequest(lambda: open_files(address), answer.set_result, aligned, stop)
+        self._driver.ask(lambda master: ask(master, request))
+        return _completed(answer.result(timeout))
 
     def cancel(self) -> None:
         """Ends the job at once. What was committed stays; started again, it goes on from its last checkpoint."""
@@ -108,10 +138,7 @@ class Job:
         """Takes a checkpoint now and waits until it is complete. Raises `CheckpointFailed` with the reason if not."""
         answer: Future[RequestOutcome] = Future()
         self._driver.ask(lambda master: master.trigger(Purpose.CHECKPOINT, answer.set_result))
-        outcome = answer.result(timeout)
-        if outcome.checkpoint is None:
-            raise CheckpointFailed(outcome.reason)
-        return outcome.checkpoint
+        return _completed(answer.result(timeout))
 
     def configure(self, settings: CheckpointSettings) -> None:
         """Changes how checkpoints are taken from now on."""
@@ -147,7 +174,8 @@ def start_job(
     directory: str | None = None,
     runtime: RuntimeSettings | None = None,
     restarts: RestartSettings | None = None,
-    restore: CheckpointId | None = None,
+    restore: CheckpointId | str | None = None,
+    claim: bool = False,
     tls: TlsFiles | None = None,
 ) -> Job:
     """Starts the job and returns. What is wrong from the start (too few slots, no Java, a directory that cannot be
@@ -171,7 +199,7 @@ def start_job(
         store,
         host=host,
         secret=secret,
-        restore=restore,
+        restore=_origin(restore, claim),
         tls=server_context(tls),
     )
     config = WorkerConfig(host, driver.port, secret, directory, runtime, tls)
@@ -194,6 +222,21 @@ def _master_host(session: SparkSession) -> str:
     if str(context.master).startswith("local"):
         return "127.0.0.1"
     return context.getConf().get("spark.driver.host") or "127.0.0.1"
+
+
+def _origin(restore: CheckpointId | str | None, claim: bool) -> CheckpointId | RestoreElsewhere | None:
+    if not isinstance(restore, str):
+        if claim:
+            raise ValueError("claim=True goes with restore='path of a savepoint': that is what the job then owns")
+        return restore
+    address = _absolute(restore)
+    return RestoreElsewhere(lambda: find_snapshot(address), claim)
+
+
+def _completed(outcome: RequestOutcome) -> CheckpointId:
+    if outcome.checkpoint is None:
+        raise CheckpointFailed(outcome.reason)
+    return outcome.checkpoint
 
 
 def _absolute(directory: str) -> str:

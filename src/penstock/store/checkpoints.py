@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.core import store as decide
 from penstock.core.ids import CheckpointId, Generation, Uid
@@ -31,6 +31,7 @@ from penstock.store.documents import (
 from penstock.store.errors import CorruptCheckpoint, Fenced, NotComplete, OtherJob, UnknownFormat
 from penstock.store.files import Files
 from penstock.store.log import LogFiles
+from penstock.store.savepoints import Snapshot, copy_parts, write_savepoint
 from penstock.store.statistics import Statistics
 
 __all__ = ["CheckpointStore", "Claim", "CleanReport", "CorruptCheckpoint", "Fenced", "NotComplete", "UnknownFormat"]
@@ -68,6 +69,7 @@ class CheckpointStore:
         """Number of a log entry of this driver that may still be under way, its answer having been lost; 0: none is."""
         self._generation: Generation | None = None
         self._pinned: set[CheckpointId] = set()
+        self._held: frozenset[CheckpointId] = frozenset()
         self._references: dict[Completed, tuple[Reference, ...]] = {}
 
     @staticmethod
@@ -84,17 +86,54 @@ class CheckpointStore:
         self._keep = keep
 
     # ---- owning the directory ----
-    def claim(self, restore: CheckpointId | None = None) -> Claim:
+    def claim(self, restore: CheckpointId | Snapshot | None = None) -> Claim:
         """Makes this driver the owner and fences all earlier ones. `restore` names a checkpoint to continue from
-        instead of the newest one. Raises `OtherJob`, and what `load` raises."""
+        instead of the newest one, or is one from elsewhere: that is copied in, and is the newest from then on. Raises
+        `OtherJob`, and what `load` raises."""
         with self._lock:
             self._check_identity(make=True)
             log, entry = self._log_files.append(self._log_files.read(), decide.claim)
             assert entry is not None
             self._log, self._generation = log, entry.generation
+            if isinstance(restore, Snapshot):
+                self.complete(self._adopt(restore, entry.generation))
+                log, restore = self._read_log(), None
             newest = self._load(log, restore) if restore is not None or log.newest is not None else None
             seen = (file.checkpoint for file in self._stored_files())
             return Claim(entry.generation, newest, decide.next_checkpoint(log, seen))
+
+    def _adopt(self, snapshot: Snapshot, generation: Generation) -> CheckpointRecord:
+        """Copies a checkpoint from elsewhere. What its own job prepared in its sinks is that job's to commit."""
+        log = self._read_log()
+        id = decide.next_checkpoint(log, (file.checkpoint for file in self._stored_files()))
+        record = copy_parts(
+            snapshot.files,
+            snapshot.directory,
+            snapshot.record,
+            self._files,
+            lambda number: layout.adopted_path(id, generation, number),
+        )
+        own = record.graph.job == self._job
+        return replace(
+            record,
+            checkpoint=id,
+            generation=generation,
+            graph=replace(record.graph, job=self._job),
+            committables=record.committables if own else {},
+        )
+
+    # ---- savepoints ----
+    def hold(self, checkpoint: CheckpointId) -> None:
+        """Keeps the checkpoint whatever its age, until it is released. Never waits for other calls."""
+        self._held = self._held | {checkpoint}
+
+    def release(self, checkpoint: CheckpointId) -> None:
+        self._held = self._held - {checkpoint}
+
+    def export(self, checkpoint: CheckpointId, target: Files) -> None:
+        """Copies a complete checkpoint, whose output is committed, to a directory of the user's."""
+        record = self.load(checkpoint)
+        write_savepoint(self._files, self.directory_of(checkpoint), record, target)
 
     def _check_identity(self, make: bool) -> None:
         try:
@@ -275,7 +314,7 @@ class CheckpointStore:
                 generation=generation,
                 keep=self._keep,
                 aborted=tuple(aborted),
-                pinned=(*self._pinned, *bases),
+                pinned=(*self._pinned, *self._held, *bases),
             )
         classified = decide.classify(facts)
         metadata = {layout.metadata_path(file.checkpoint, file.generation) for file in stored}
@@ -318,6 +357,11 @@ class CheckpointStore:
     def statistics(self) -> list[dict[str, object]]:
         """Oldest first, those of earlier drivers included."""
         return list(self._statistics.read())
+
+
+def job_of(files: Files) -> str:
+    """The name of the job whose directory this is."""
+    return unseal(layout.IDENTITY, files.read(layout.IDENTITY), Identity).job
 
 
 def _completed_by(log: Log, checkpoint: CheckpointId, generation: Generation) -> bool:

@@ -3,6 +3,7 @@
     penstock.json                                                   whose directory this is
     log/0000000001.json                                             the log of claims and completions
     checkpoints/<id>/g<generation>-a<attempt>-<chain>-<index>-<ticket>.data
+    checkpoints/<id>/g<generation>-adopted-<number>.data            of one that began elsewhere (see savepoints)
     checkpoints/<id>/g<generation>.committables                     only if there are any
     checkpoints/<id>/g<generation>.json                             the metadata
     statistics/g<generation>-<number>.jsonl
@@ -60,7 +61,12 @@ def data_path(
 def part_path(directory: str, handle: PartHandle) -> str:
     """Of the file that holds a part. `directory` is that of the checkpoint that names it."""
     home = directory if handle.origin is None else checkpoint_directory(handle.origin)
-    return f"{home}/{handle.path}"
+    return f"{home}/{handle.path}" if home else handle.path
+
+
+def adopted_path(checkpoint: CheckpointId, generation: Generation, number: int) -> str:
+    """Of the n-th data file of a checkpoint that was copied in from elsewhere."""
+    return f"{checkpoint_directory(checkpoint)}/g{generation}-adopted-{number}.data"
 
 
 def committables_path(checkpoint: CheckpointId, generation: Generation) -> str:
