@@ -33,6 +33,12 @@ class Slots:
             self._holders[slot] = None
         return slot
 
+    def resize(self, count: int) -> list[WorkerId]:
+        """Those whose slots are gone, the highest ones."""
+        leaving = [holder for holder in self._holders[count:] if holder is not None]
+        self._holders = [*self._holders[:count], *[None] * (count - len(self._holders))]
+        return leaving
+
     def fill(self, candidates: Iterable[WorkerId]) -> None:
         """Gives vacant slots, lowest first, to those candidates that have none, in their order."""
         free = (worker for worker in candidates if worker not in self._holders)

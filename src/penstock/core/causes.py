@@ -19,6 +19,8 @@ class Cause(StrEnum):
     JOB_FAILED = "job_failed"
     """The attempt that took it ended."""
     JOB_STOPPED = "job_stopped"
+    RESCALED = "rescaled"
+    """The attempt that took it ended for another parallelism."""
     FENCED = "fenced"
     """Another driver has claimed the job's directory."""
 

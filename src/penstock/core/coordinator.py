@@ -123,6 +123,15 @@ class CheckpointCoordinator:
         open_ones = [pending for pending in self._pending.values() if pending.phase is not Phase.WRITING]
         return [instruction for pending in open_ones for instruction in self._abort(at, pending, cause, None, reason)]
 
+    def rescale(self, at: Moment, topology: Topology, graph: GraphRecord) -> list[Instruction]:
+        """Ends the attempt; the next one has other subtasks."""
+        self._tell(at, "rescaled", f"{len(topology.subtasks)} subtasks")
+        reason = "the job goes on at another parallelism"
+        ended = [] if self._attempt is None else self.attempt_ended(at, self._attempt, Cause.RESCALED, reason)
+        self._topology, self._graph = topology, graph
+        self._drained, self._finished, self._ending = set(), set(), set()
+        return ended
+
     # ---- requests and settings ----
     def request(
         self, at: Moment, purpose: Purpose, last: bool = False, aligned: bool = False

@@ -91,7 +91,7 @@ class StartAttempt:
 class AttemptEnded:
     attempt: Attempt
     failure: Failure | None
-    """None: the job was ended."""
+    """None: the job was ended, or goes on with another number of slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +150,7 @@ class JobLifecycle:
         self.restarts = 0
         self._settings, self._strategy = settings, restarts
         self._slots = Slots(slots)
+        self._expected = slots
         self._workers: dict[WorkerId, _Worker] = {}
         """In the order of their registration."""
         self._prepared = False
@@ -222,6 +223,36 @@ class JobLifecycle:
     def progressed(self, now: float) -> None:
         """A checkpoint completed."""
         self._strategy.on_progress(now)
+
+    def expect(self, now: float, slots: int) -> list[Instruction]:
+        """So many slots will be needed soon: their workers shall come while the job runs."""
+        self._tell(now, "expect", slots)
+        self._expected = slots
+        return [NeedWorkers(self._wanted)]
+
+    def rescale(self, now: float, slots: int) -> list[Instruction]:
+        """Ends the running attempt, which has not failed; the next one has another number of slots. Survivors are reset
+        in place, workers whose slots are gone leave."""
+        assert self.state is JobState.RUNNING, f"a job that is {self.state} cannot be rescaled: {self.story}"
+        self._tell(now, "rescale", slots)
+        ended, self._expected = self.attempt, slots
+        leaving = self._slots.resize(slots)
+        for worker in leaving:
+            del self._workers[worker]
+        self.attempt, self._prepared, self._not_before = Attempt(ended + 1), False, now
+        instructions: list[Instruction] = [AttemptEnded(ended, None)]
+        instructions += [ShutdownWorker(worker, f"the job goes on with {slots} workers") for worker in leaving]
+        return [*instructions, NeedWorkers(self._wanted), *self._reset(now, ended)]
+
+    def dismiss_surplus(self, now: float) -> list[Instruction]:
+        """The workers that were expected are not needed after all."""
+        self._expected = len(self._slots.holders)
+        idle = [worker for worker in self._workers if worker not in self._slots.holders]
+        surplus = idle[self._settings.spares :]
+        for worker in surplus:
+            del self._workers[worker]
+        shutdowns = [ShutdownWorker(worker, "it is not needed any more") for worker in surplus]
+        return [NeedWorkers(self._wanted), *shutdowns]
 
     def all_finished(self, now: float) -> None:
         """Every subtask has ended for good, now or before the restored checkpoint; only commits are left."""
@@ -304,7 +335,7 @@ class JobLifecycle:
 
     @property
     def _wanted(self) -> int:
-        return len(self._slots.holders) + self._settings.spares
+        return max(len(self._slots.holders), self._expected) + self._settings.spares
 
     @property
     def _reset_timeout(self) -> float:
@@ -347,14 +378,19 @@ class JobLifecycle:
         decision = self._strategy.on_failure(now)
         if isinstance(decision, GiveUp):
             return self._end(now, JobState.FAILED, f"{failure.reason} (no restart: {decision.reason})", failure)
-        failed, survivors = self.attempt, self._held()
+        failed = self.attempt
         self.attempt, self.restarts = Attempt(failed + 1), self.restarts + 1
         self._prepared, self._not_before = False, now + decision.seconds
+        return [AttemptEnded(failed, failure), *self._reset(now, failed)]
+
+    def _reset(self, now: float, ended: Attempt) -> list[Instruction]:
+        """From the end of an attempt to the next: all that hold slots start over."""
+        survivors = self._held()
         self._enter(now, JobState.RESETTING)
         self._reset_deadline = now + self._reset_timeout
         self._workers.update(dict.fromkeys(survivors, _Worker.RESETTING))
-        resets = [ResetWorker(worker, failed) for worker in survivors]
-        return [AttemptEnded(failed, failure), *resets, Prepare(self.attempt), *self._advance(now)]
+        resets = [ResetWorker(worker, ended) for worker in survivors]
+        return [*resets, Prepare(self.attempt), *self._advance(now)]
 
     def _end(self, now: float, state: JobState, reason: str, failure: Failure | None = None) -> list[Instruction]:
         if self.state.terminal:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
@@ -33,7 +34,11 @@ def build(plan: Plan) -> JobGraph:
     for run in runs:
         for route in run[0].inputs:
             edges.append(_edge(EdgeId(len(edges)), route, run[0], plan, chain_of))
-    return JobGraph(plan.name, chains, tuple(edges), plan.key_groups)
+    return JobGraph(plan.name, chains, tuple(edges), plan.key_groups, scaled=partial(_build_at, plan))
+
+
+def _build_at(plan: Plan, parallelism: int) -> JobGraph:
+    return build(replace(plan, parallelism=parallelism))
 
 
 def partitioning_of(plan: Plan, route: Route, consumer: Node) -> Partitioning:

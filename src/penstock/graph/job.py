@@ -10,7 +10,7 @@ find their way to the subtasks of its goal. A *channel* is one (edge, source sub
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -85,6 +85,8 @@ class JobGraph:
     edges: tuple[Edge, ...]
     """`edges[i].id == i`."""
     key_groups: int = 128
+    scaled: Callable[[int], JobGraph] | None = field(default=None, compare=False, repr=False)
+    """The same job at another parallelism, for operators that have none of their own; None: it has only this one."""
 
     @cached_property
     def _by_id(self) -> dict[ChainId, Chain]:

@@ -106,6 +106,9 @@ class Checkpointing:
         self._answers[request] = then
         self._do(instructions)
 
+    def rescale(self, topology: Topology, graph: GraphRecord) -> None:
+        self._do(self.coordinator.rescale(self._at(), topology, graph))
+
     def resume(self) -> None:
         self._do(self.coordinator.resume(self._at()))
 

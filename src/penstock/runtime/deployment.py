@@ -18,6 +18,7 @@ def deploy_messages(
     workers: Sequence[WorkerId],
     addresses: Mapping[WorkerId, Address],
     restores: Mapping[SubtaskId, SubtaskRestore],
+    parallelism: int | None = None,
 ) -> dict[WorkerId, Deploy]:
     """`workers` by slot: the worker of slot i runs subtask i of every chain. `restores` is empty on a fresh start."""
     locations = [(subtask, workers[subtask.index]) for subtask in graph.subtasks()]
@@ -25,7 +26,7 @@ def deploy_messages(
     for worker in workers:
         own = [subtask for subtask, location in locations if location == worker]
         assignments = [Assignment(subtask, _restore(restores.get(subtask))) for subtask in own]
-        messages[worker] = Deploy(attempt, generation, assignments, dict(addresses), locations)
+        messages[worker] = Deploy(attempt, generation, assignments, dict(addresses), locations, parallelism)
     return messages
 
 

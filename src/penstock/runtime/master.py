@@ -33,14 +33,16 @@ from penstock.core.barrier import Purpose
 from penstock.core.ids import Attempt, CheckpointId, Generation, SubtaskId, Uid, WorkerId
 from penstock.core.lifecycle import Failure, JobLifecycle, JobState
 from penstock.core.record import CheckpointRecord
+from penstock.core.redistribution import matching_edges
 from penstock.core.restarts import RestartSettings
-from penstock.core.restore import SubtaskRestore, as_restored, plan_restore
+from penstock.core.restore import DoesNotFit, SubtaskRestore, as_restored, check_fits, plan_restore
 from penstock.core.settings import CheckpointSettings, RuntimeSettings
 from penstock.core.statistics import CheckpointStatistics
 from penstock.core.store import Fenced
 from penstock.graph.job import JobGraph
 from penstock.graph.record import graph_record, topology
 from penstock.operators.base import Clock
+from penstock.runtime import rescaling
 from penstock.runtime.checkpointing import Answer, Checkpointing
 from penstock.runtime.commits import Commits
 from penstock.runtime.control import messages as wire
@@ -49,6 +51,7 @@ from penstock.runtime.deployment import deploy_messages
 from penstock.runtime.ending import Ending
 from penstock.runtime.masterports import MasterPorts
 from penstock.runtime.outcome import Incident, JobOutcome, JobStatus, RequestOutcome, report_of
+from penstock.runtime.rescaling import RescaleOutcome, Rescaling
 from penstock.runtime.savepoints import SavepointRequest, Savepoints
 from penstock.runtime.unprotected import LAST_COMMIT, Unprotected
 from penstock.store.savepoints import remove_savepoint
@@ -109,6 +112,9 @@ class Master:
         self._savepoints: Savepoints | None = None
         self._early_requests: list[tuple[Callable[[Checkpointing, Savepoints], None], Answer]] = []
         self._draining = False
+        self._rescaling: Rescaling | None = None
+        self._parallelism: int | None = None
+        """At which the job runs since it was rescaled."""
         self._last_failure: ErrorReport | None = None
         self._incidents: deque[Incident] = deque(maxlen=REMEMBERED_INCIDENTS)
         self._ending: Ending | None = None
@@ -145,6 +151,26 @@ class Master:
         self._draining = True
         if self.lifecycle.state is JobState.RUNNING:
             self.to_all(wire.Drain(self.lifecycle.attempt))
+
+    def rescale(self, parallelism: int, then: Callable[[RescaleOutcome], None]) -> None:
+        """Goes on at another parallelism, from a fresh checkpoint; `then` hears once what became of it."""
+        if self._store is None:
+            raise ValueError("the job runs without checkpoints: it would begin from scratch")
+        if self._rescaling is not None:
+            raise ValueError(f"the job is being rescaled to {self._rescaling.parallelism} already: wait for that")
+        graph = self._scaled(parallelism)
+        deadline = self._clock.now() + self._runtime.registration_timeout
+        self._rescaling = Rescaling(parallelism, graph, then, deadline)
+        self._do(self.lifecycle.expect(self._clock.now(), graph.slots))
+
+    def slots_at(self, parallelism: int) -> int:
+        """How many slots the job would need. Raises what is wrong with the number."""
+        return self._scaled(parallelism).slots
+
+    def _scaled(self, parallelism: int) -> JobGraph:
+        if self._graph.scaled is None:
+            raise ValueError("this graph was not built from a pipeline: its parallelism is fixed")
+        return self._graph.scaled(parallelism)
 
     def cancel(self) -> None:
         self._do(self.lifecycle.cancelled(self._clock.now()))
@@ -236,7 +262,12 @@ class Master:
         if self._closed:
             return None
         parts = [self.lifecycle, self._checkpointing, self._commits]
-        wakes = [self._ending.deadline if self._ending else None, *(part.next_wake() for part in parts if part)]
+        rescaling_wake = self._rescaling.deadline if self._rescaling and self._rescaling.waits_for_workers else None
+        wakes = [
+            self._ending.deadline if self._ending else None,
+            rescaling_wake,
+            *(part.next_wake() for part in parts if part),
+        ]
         return min((wake for wake in wakes if wake is not None), default=None)
 
     # ---- opening ----
@@ -336,7 +367,9 @@ class Master:
 
     def _deploy(self, attempt: Attempt, workers: tuple[WorkerId, ...]) -> None:
         addresses = {worker: self._addresses[worker] for worker in workers}
-        messages = deploy_messages(self._graph, attempt, self._generation, workers, addresses, self._restores)
+        messages = deploy_messages(
+            self._graph, attempt, self._generation, workers, addresses, self._restores, self._parallelism
+        )
         for worker, message in messages.items():
             self._ports.send(worker, message)
 
@@ -349,6 +382,9 @@ class Master:
             self.to_all(wire.Drain(attempt))
         restored = self._restore_point and as_restored(self._restore_point, self._restores)
         self._protection.attempt_started(attempt, restored)
+        if self._rescaling is not None and self._rescaling.phase is rescaling.Phase.RESTART:
+            done, self._rescaling = self._rescaling, None
+            done.done(self._clock.now(), restored.checkpoint if restored else None)
 
     def _attempt_ended(self, attempt: Attempt, failure: Failure | None) -> None:
         if failure is not None:
@@ -367,6 +403,9 @@ class Master:
             self._checkpointing.job_ended(reason)
         if self._savepoints:
             self._savepoints.job_ended(reason)
+        if self._rescaling is not None:
+            given_up, self._rescaling = self._rescaling, None
+            given_up.failed(f"the job has ended: {reason}")
         early, self._early_requests = self._early_requests, []
         for _, answer in early:
             answer(RequestOutcome(None, f"the job has ended: {reason}"))
@@ -384,6 +423,8 @@ class Master:
             return self._finish_up(self._ending)
         if self._opening:
             return
+        if self._rescaling is not None and self._checkpointing is not None:
+            self._advance_rescaling(self._rescaling, self._checkpointing)
         if self.lifecycle.state is JobState.RUNNING and self._protection.all_finished:
             self.lifecycle.all_finished(self._clock.now())
             if self._checkpointing is None:
@@ -397,6 +438,50 @@ class Master:
                 self._savepoints.all_committed(self._restore_point.checkpoint)
             if not (self._savepoints and self._savepoints.busy):
                 self._do(self.lifecycle.committed(self._clock.now()))
+
+    # ---- rescaling ----
+    def _advance_rescaling(self, change: Rescaling, checkpointing: Checkpointing) -> None:
+        phase = rescaling.Phase
+        if change.phase is phase.WORKERS:
+            if len(self.lifecycle.workers) >= change.graph.slots:
+                change.phase = phase.CHECKPOINT
+                new = graph_record(change.graph)
+                # Where the chains are cut otherwise, edges are others: nothing may be in flight on them.
+                aligned = len(matching_edges(self._graph_record, new)) < len(self._graph_record.edges)
+                checkpointing.trigger(Purpose.CHECKPOINT, self._rescaling_checkpoint, aligned=aligned)
+            elif change.deadline <= self._clock.now():
+                there, needed = len(self.lifecycle.workers), change.graph.slots
+                self._give_up_rescaling(f"it needs {needed} workers, and only {there} have registered in time")
+        elif change.phase is phase.SWITCH and self.lifecycle.state is JobState.RUNNING:
+            self._switch(change, checkpointing)
+
+    def _rescaling_checkpoint(self, outcome: RequestOutcome) -> None:
+        if self._rescaling is None:
+            return
+        if outcome.checkpoint is None:
+            self._give_up_rescaling(f"its checkpoint failed: {outcome.reason}")
+        else:
+            self._rescaling.phase = rescaling.Phase.SWITCH
+
+    def _switch(self, change: Rescaling, checkpointing: Checkpointing) -> None:
+        new = graph_record(change.graph)
+        assert self._restore_point is not None, "its checkpoint is complete"
+        try:
+            check_fits(self._restore_point, new)
+        except DoesNotFit as error:
+            return self._give_up_rescaling(str(error))
+        log.info("the job goes on at parallelism %d", change.parallelism)
+        change.phase, change.switched = rescaling.Phase.RESTART, self._clock.now()
+        self._graph, self._graph_record, self._topology = change.graph, new, topology(change.graph)
+        self._parallelism = change.parallelism
+        checkpointing.rescale(self._topology, new)
+        self._do(self.lifecycle.rescale(self._clock.now(), change.graph.slots))
+
+    def _give_up_rescaling(self, reason: str) -> None:
+        assert self._rescaling is not None
+        given_up, self._rescaling = self._rescaling, None
+        given_up.failed(f"the job goes on as it was: {reason}")
+        self._do(self.lifecycle.dismiss_surplus(self._clock.now()))
 
     def _prepare(self, attempt: Attempt) -> None:
         self._to_prepare = None

@@ -19,7 +19,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
 
@@ -152,6 +152,7 @@ class _Worker:
             raise
         self._pool = Pool("snapshots", _SNAPSHOT_THREADS)
         self._around: Surroundings | Exception
+        self._scaled: dict[int, Surroundings] = {}
 
     def run(self) -> End:
         self._control.send(Register(self._id, os.getpid(), self._door.address, PROTOCOL))
@@ -255,7 +256,7 @@ class _Worker:
         try:
             if isinstance(self._around, Exception):
                 raise RuntimeError(f"the job could not be loaded: {self._around}") from self._around
-            attempt = AttemptRun(deploy, self._around, events)
+            attempt = AttemptRun(deploy, self._surroundings(self._around, deploy.parallelism), events)
         except Exception as error:
             _LOG.exception("attempt %d could not be built", number)
             first = deploy.assignments[0].subtask
@@ -265,6 +266,15 @@ class _Worker:
         self._attempt = attempt
         self._door.open(attempt.exchange)
         attempt.open()
+
+    def _surroundings(self, around: Surroundings, parallelism: int | None) -> Surroundings:
+        """At the parallelism at which the job runs now."""
+        if parallelism is None:
+            return around
+        if parallelism not in self._scaled:
+            assert around.graph.scaled is not None, "the master rescales only what can be"
+            self._scaled[parallelism] = replace(around, graph=around.graph.scaled(parallelism))
+        return self._scaled[parallelism]
 
     def _reset(self, reset: Reset) -> None:
         if self._attempt is not None and self._attempt.number <= reset.attempt:

@@ -28,7 +28,7 @@ from penstock.simulation.ledger import Ledger, WatchedSink
 from penstock.simulation.nodes import ScriptedSource, Stamp
 from penstock.simulation.records import AGGREGATE_SCHEMA, SCHEMA, Row, batch_of, split_rows
 from penstock.simulation.scenario import Scenario
-from penstock.simulation.topology import Kind, Node, Topology
+from penstock.simulation.topology import Kind, Node, Topology, resized
 from penstock.simulation.witness import Witness
 
 if TYPE_CHECKING:
@@ -53,7 +53,12 @@ def build_job(
             key = ("key",) if link.partitioning is Partitioning.HASH else ()
             ends = chains[link.source].id, chains[node.number].id
             edges.append(Edge(EdgeId(len(edges)), *ends, link.partitioning, _schema(source), key))
-    return JobGraph(JOB, chains, tuple(edges), KEY_GROUPS)
+
+    def scaled(parallelism: int) -> JobGraph:
+        other = resized(topology, lambda: parallelism)
+        return build_job(scenario, other, witness, ledger, sink_files, driver)
+
+    return JobGraph(JOB, chains, tuple(edges), KEY_GROUPS, scaled=scaled)
 
 
 def _schema(node: Node) -> pa.Schema:

@@ -123,6 +123,12 @@ class Chaos:
             case Action.CANCEL:
                 self._happens(fault)
                 driver.on_master(driver.master.cancel)
+            case Action.RESCALE if self._world.scenario.rescaling:
+                self._happens(fault)
+                self._world.rescale(driver)
+            case Action.SAVEPOINT | Action.STOP:
+                self._happens(fault)
+                self._world.savepoint(driver, stop=fault.action is Action.STOP)
             case Action.USER_ERROR:
                 self._happens(fault)
                 self._world.witness.raise_in_process = True
@@ -142,6 +148,11 @@ class Chaos:
     def _pick_worker(self) -> SimulatedWorker | None:
         workers = [worker for worker in self._world.workers if worker.alive and worker.driver is self._world.driver]
         return self._world.random.choice(workers) if workers else None
+
+    def kill_some_worker(self) -> None:
+        worker = self._pick_worker()
+        if worker is not None:
+            self._kill_worker(worker)
 
     def _kill_worker(self, worker: SimulatedWorker) -> None:
         """Peers may notice before the master does: their data connections break."""

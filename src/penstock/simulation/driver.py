@@ -56,12 +56,22 @@ class SimulatedDriver(Actor):
         self.wanted = 0
         self.connections: dict[WorkerId, Connection] = {}
         self._known: set[WorkerId] = set()
+        self._scaled: dict[int, JobGraph] = {}
         self._background: list[_Background] = []
         self._master: Master | None = None
 
     def start(self, master: Master) -> None:
         self._master = master
         self.on_master(master.start)
+
+    def graph_at(self, parallelism: int | None) -> JobGraph:
+        """As its workers build it."""
+        if parallelism is None:
+            return self.graph
+        if parallelism not in self._scaled:
+            assert self.graph.scaled is not None
+            self._scaled[parallelism] = self.graph.scaled(parallelism)
+        return self._scaled[parallelism]
 
     @property
     def master(self) -> Master:

@@ -64,6 +64,9 @@ class Action(StrEnum):
     TRIGGER = "ask for a checkpoint by hand"
     CONFIGURE = "change how checkpoints are taken"
     CANCEL = "cancel the job; its user starts it again"
+    RESCALE = "go on at another parallelism"
+    SAVEPOINT = "take a savepoint"
+    STOP = "stop with a savepoint; its user starts it again from there"
 
 
 CRASHES = frozenset(
@@ -133,6 +136,9 @@ _KINDS: tuple[_Kind, ...] = (
     (Action.TRIGGER, 6, (Point.STEP, Point.BARRIER, Point.ACK_DELIVERED)),
     (Action.CONFIGURE, 5, (Point.STEP, Point.BARRIER, Point.ACK_DELIVERED)),
     (Action.CANCEL, 4, (Point.STEP, Point.ACK_DELIVERED, Point.DEPLOY, Point.RESET)),
+    (Action.RESCALE, 10, (Point.STEP, Point.BARRIER, Point.ACK_DELIVERED)),
+    (Action.SAVEPOINT, 4, (Point.STEP, Point.BARRIER, Point.ACK_DELIVERED)),
+    (Action.STOP, 4, (Point.STEP, Point.BARRIER, Point.ACK_DELIVERED)),
 )
 _REACH = {
     Point.STEP: 150,
@@ -148,7 +154,19 @@ _REACH = {
 """How often a point is reached between two checkpoints or so; points that are not named, a few times."""
 
 
-_DRIVER_FAULTS = (Action.KILL_DRIVER, Action.SECOND_DRIVER, Action.CANCEL)
+_DRIVER_FAULTS = (
+    Action.KILL_DRIVER,
+    Action.SECOND_DRIVER,
+    Action.CANCEL,
+    Action.RESCALE,
+    Action.SAVEPOINT,
+    Action.STOP,
+)
+
+
+def random_rescale(random: Random) -> Fault:
+    """While the job runs."""
+    return Fault(Point.STEP, random.randint(1, 200), Action.RESCALE, random.choice((0, 1)))
 
 
 def random_faults(random: Random, checkpointing: bool) -> tuple[Fault, ...]:

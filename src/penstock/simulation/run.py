@@ -47,6 +47,9 @@ class Summary:
     """Checkpoints that hold records in flight, or whose barriers overtook some."""
     failed_checkpoints: int
     restores: int
+    rescaled: int
+    """How often a running job went on at another parallelism."""
+    savepoints: int
     steps: int
     seconds: float
     kinds: dict[str, int]
@@ -135,6 +138,8 @@ def _sum_up(outcomes: list[Outcome], seconds: float) -> Summary:
         unaligned=figures["unaligned"],
         failed_checkpoints=figures["failed_checkpoints"],
         restores=figures["restores"],
+        rescaled=figures["rescaled"],
+        savepoints=figures["savepoints"],
         steps=sum(outcome.steps for outcome in outcomes),
         seconds=round(seconds, 3),
         kinds={name.removeprefix(KIND): n for name, n in sorted(figures.items()) if name.startswith(KIND)},

@@ -11,7 +11,7 @@ from random import Random
 
 from penstock.core.barrier import Mode
 from penstock.core.settings import CheckpointSettings, InFlightSettings, LayerSettings, RuntimeSettings
-from penstock.simulation.faults import Fault, random_faults
+from penstock.simulation.faults import Fault, random_faults, random_rescale
 from penstock.simulation.topology import Kind, Node, Topology, random_topology, without_copies
 
 
@@ -80,7 +80,7 @@ def random_scenario(seed: int) -> Scenario:
         topology=without_copies(topology) if rescaling else topology,
         checkpoints=None if mode is None else _checkpoints(random, mode, tick),
         runtime=_runtime(random, tick),
-        faults=random_faults(random, mode is not None),
+        faults=random_faults(random, mode is not None) + ((random_rescale(random),) if rescaling else ()),
         tick=tick,
         haunting=tick * random.choice((50, 200, 600)),
         slow=random.choice((0.0, 0.1, 0.3)),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.core.ids import Attempt, SubtaskId, WorkerId
+from penstock.graph.job import JobGraph
 from penstock.runtime.control.messages import (
     AbortCheckpoint,
     Acknowledge,
@@ -234,16 +235,16 @@ class SimulatedWorker:
         self.tasks.clear()
         self.world.chaos.reach(Point.DEPLOY)
         for assignment in message.assignments:
-            self._build(run, assignment)
+            self._build(run, assignment, self.driver.graph_at(message.parallelism))
 
-    def _build(self, run: Run, assignment: Assignment) -> None:
+    def _build(self, run: Run, assignment: Assignment, graph: JobGraph) -> None:
         """As the real worker does: a task from its assignment, which opens soon, but does not run yet."""
         world, subtask, restore = self.world, assignment.subtask, assignment.restore
         generation, attempt = run
         network = world.network.of(run)
         actor = self.tasks[subtask] = TaskActor(self, run, subtask)
         actor.task = Task(
-            graph=self.driver.graph,
+            graph=graph,
             subtask=subtask,
             transport=network,
             reports=actor.reports,

@@ -12,7 +12,10 @@ from random import Random
 from penstock.core.ids import WorkerId
 from penstock.core.lifecycle import JobState
 from penstock.core.restarts import FixedDelay
-from penstock.runtime.master import Master
+from penstock.runtime.master import Master, RestoreElsewhere
+from penstock.runtime.outcome import RequestOutcome
+from penstock.runtime.rescaling import RescaleOutcome
+from penstock.runtime.savepoints import SavepointRequest
 from penstock.simulation.build import JOB, build_job
 from penstock.simulation.chaos import Chaos, Killed
 from penstock.simulation.checks import check_cut
@@ -29,6 +32,7 @@ from penstock.simulation.transport import Network
 from penstock.simulation.witness import Witness
 from penstock.simulation.worker import SimulatedWorker
 from penstock.store.checkpoints import CheckpointStore
+from penstock.store.savepoints import read_savepoint
 
 MAX_STEPS = 20_000
 """A job that has not ended by then hangs: the longest runs need a small part of it."""
@@ -74,6 +78,8 @@ class _Acting:
 
 
 class World:
+    max_steps = MAX_STEPS
+
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.story = Story()
@@ -96,6 +102,10 @@ class World:
         self.workers: list[SimulatedWorker] = []
         self._starting: list[_Start] = []
         self._last_worker = 0
+        self.rescaled = 0
+        self.savepoints = 0
+        self._stopped_with: MemoryFiles | None = None
+        """The savepoint with which the last driver has ended its job."""
         self.drained = False
         """Whether the job was asked to stop reading."""
         self.start_driver()
@@ -112,8 +122,8 @@ class World:
             self._step()
             if self.witness.violation is not None:
                 raise Violation(self.witness.violation)
-            if self.scheduler.steps > MAX_STEPS:
-                raise Violation(f"the job has not ended after {MAX_STEPS} steps")
+            if self.scheduler.steps > self.max_steps:
+                raise Violation(f"the job has not ended after {self.max_steps} steps")
 
     def _begin_again(self) -> bool:
         """No process lives any more. Unless a driver has finished the job, its user starts it again."""
@@ -153,6 +163,8 @@ class World:
             "unaligned": len(self.witness.overtaken & self.witness.completed.keys()),
             "failed_checkpoints": sum(driver.master.status().failed_checkpoints for driver in self.drivers),
             "restores": len(self.witness.restored),
+            "rescaled": self.rescaled,
+            "savepoints": self.savepoints,
         }
 
     # ---- drivers ----
@@ -163,6 +175,7 @@ class World:
     def start_driver(self) -> None:
         scenario = self.scenario
         number = len(self.drivers) + 1
+        origin = self._restore_from()
         self.topology = self._next_topology()
         graph = build_job(scenario, self.topology, self.witness, self.ledger, self.sink_files, number)
         driver = SimulatedDriver(self, number, graph)
@@ -172,7 +185,7 @@ class World:
         store = CheckpointStore(self.files, JOB, keep) if scenario.checkpoints else None
         restarts = FixedDelay(attempts=1000, delay=scenario.tick * 10)
         clock = self.scheduler.clock
-        driver.start(Master(graph, scenario.checkpoints, scenario.runtime, restarts, store, driver, clock))
+        driver.start(Master(graph, scenario.checkpoints, scenario.runtime, restarts, store, driver, clock, origin))
 
     def _next_topology(self) -> Topology:
         """What the next driver runs: now and then the same job at another parallelism."""
@@ -181,6 +194,41 @@ class World:
             topology = resized(topology, lambda: self.random.choice((1, 1, 2, 2, 3, 4)))
             self.story.tell(f"at another parallelism: {topology.describe()}")
         return topology
+
+    def rescale(self, driver: SimulatedDriver) -> None:
+        """The user of the running job wants another parallelism."""
+        width = self.random.choice((1, 2, 3, 4))
+
+        def then(outcome: RescaleOutcome) -> None:
+            self.story.tell(f"driver {driver.number}: {outcome}")
+            self.rescaled += not outcome.reason
+
+        try:
+            driver.on_master(lambda: driver.master.rescale(width, then))
+        except ValueError as error:
+            self.story.tell(f"driver {driver.number}: {error}")
+
+    def savepoint(self, driver: SimulatedDriver, stop: bool) -> None:
+        """The user takes a savepoint. What a job ends with is what its next start begins from."""
+        target = MemoryFiles(now=self.scheduler.clock.now)
+
+        def then(outcome: RequestOutcome) -> None:
+            self.story.tell(f"driver {driver.number}: savepoint {outcome.checkpoint} {outcome.reason}")
+            if outcome.checkpoint is not None:
+                self.savepoints += 1
+                read_savepoint(target, "savepoint")
+                self._stopped_with = target if stop else None
+
+        aligned = self.random.random() < 0.3
+        driver.on_master(lambda: driver.master.savepoint(SavepointRequest(lambda: target, then, aligned, stop)))
+
+    def _restore_from(self) -> RestoreElsewhere | None:
+        """Only if nobody has worked on the job since: what it has committed cannot be taken back."""
+        target, self._stopped_with = self._stopped_with, None
+        if target is None or self.driver.state is not JobState.CANCELLED or self.random.random() < 0.3:
+            return None
+        self.story.tell("it begins from its savepoint")
+        return RestoreElsewhere(lambda: read_savepoint(target, "savepoint"), claim=self.random.random() < 0.5)
 
     def driver_dies(self, driver: SimulatedDriver) -> None:
         """A new one takes the job over, if that was the newest."""

@@ -1,6 +1,7 @@
 """Keeps a job's workers running as the tasks of a Spark job.
 
-One Spark job with one task per worker runs for as long as the Penstock job does. Spark replaces a task whose process
+One Spark job with one task per worker runs for as long as the Penstock job does (and one more for those that are needed
+when it grows). Spark replaces a task whose process
 died by itself. When Spark gives the whole job up (too many failures of one task, a lost executor with shuffle trouble,
 somebody's cancel), it is submitted again as long as that brings workers; when the first submission brings none, or
 later several in a row, the Penstock job fails with Spark's last error.
@@ -10,7 +11,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark import InheritableThread
@@ -26,6 +29,14 @@ _GRACE: Final = 5.0
 _JAVA: Final = ("at ", "Caused by: ", "... ", "Driver stacktrace:", "Suppressed: ")
 
 
+@dataclass(eq=False)
+class _Crew:
+    """The workers of one Spark job."""
+
+    size: int
+    thread: InheritableThread | None = None
+
+
 class SparkDeployment:
     def __init__(
         self,
@@ -37,7 +48,7 @@ class SparkDeployment:
         registrations: Callable[[], int],
         gave_up: Callable[[str], None],
     ):
-        """`registrations`: how many workers have ever come. `gave_up` is called once, on the deployment's thread,
+        """`registrations`: how many workers have ever come. `gave_up` is called once, on a thread of the deployment,
         when Spark brings no workers any more."""
         self._spark = spark
         self._name = name
@@ -45,53 +56,76 @@ class SparkDeployment:
         self._function = function
         self._registrations = registrations
         self._gave_up = gave_up
-        self._count = 0
         self._over = threading.Event()
-        self._thread: InheritableThread | None = None
+        self._lock = threading.Lock()
+        self._crews: list[_Crew] = []
 
     def need(self, count: int) -> None:
-        """How many workers there shall be. Only the first answer counts: Spark keeps their number."""
-        if self._thread is None:
-            self._count = count
-            self._thread = InheritableThread(target=self._run, name=f"Spark job of {self._name}", daemon=True)
-            self._thread.start()
+        """How many workers there shall be. Spark keeps the number of those that it started; more are a Spark job of
+        their own, and fewer come about by workers that are told to leave."""
+        with self._lock:
+            more = count - sum(crew.size for crew in self._crews)
+            for crew in reversed(self._crews):  # who leaves is of the newest crew, mostly
+                left = min(crew.size, max(0, -more))
+                crew.size -= left
+                more += left
+            if more > 0:
+                crew = _Crew(more)
+                crew.thread = InheritableThread(
+                    target=self._run, args=(crew,), name=f"Spark job of {self._name}", daemon=True
+                )
+                self._crews.append(crew)
+                crew.thread.start()
 
     def close(self) -> None:
-        """Ends the Spark job; by now its workers have been told to end themselves."""
+        """Ends the Spark jobs; by now their workers have been told to end themselves."""
         self._over.set()
-        thread = self._thread
-        if thread is None:
-            return
-        thread.join(_GRACE)
-        if thread.is_alive():
+        deadline = time.monotonic() + _GRACE
+        threads = [crew.thread for crew in self._crews if crew.thread is not None]
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in threads):
             self._spark.sparkContext.cancelJobGroup(self._group)
-            thread.join(_GRACE)
+            for thread in threads:
+                thread.join(_GRACE)
 
-    def _run(self) -> None:
+    def _run(self, crew: _Crew) -> None:
         context = self._spark.sparkContext
         context.setJobGroup(self._group, f"Penstock job {self._name}", interruptOnCancel=True)
         fruitless, pause = 0, _FIRST_PAUSE
         while not self._over.is_set():
             before = self._registrations()
-            error = self._submit()
-            if self._over.is_set():
+            error = self._submit(crew.size)
+            if self._over.is_set() or self._has_left(crew, error is None):
                 return
             fruitless = 0 if self._registrations() > before else fruitless + 1
             if fruitless >= (_FRUITLESS if before else 1):
-                self._gave_up(f"Spark started no workers: {error}")
+                self._gave_up(f"Spark started no workers: {error or 'all tasks returned'}")
                 return
-            _LOG.warning("Spark has ended the job's tasks (%s); they are submitted again", error)
+            _LOG.warning("Spark has ended the job's tasks (%s); they are submitted again", error or "they returned")
             pause = min(_LONGEST_PAUSE, pause * 2) if fruitless else _FIRST_PAUSE
             self._over.wait(pause)
 
-    def _submit(self) -> str:
-        """Blocks for as long as the Spark job runs; why it ended."""
-        slots = self._spark.range(0, self._count, 1, self._count)
+    def _has_left(self, crew: _Crew, by_order: bool) -> bool:
+        """Whether the crew is not needed any more. Workers return when they are told to leave. If that was not taken
+        into account in this crew's size, it was in another's."""
+        with self._lock:
+            others = [other for other in self._crews if other is not crew]
+            if by_order and others:
+                others[0].size += crew.size
+                crew.size = 0
+            if not crew.size:
+                self._crews.remove(crew)
+            return not crew.size
+
+    def _submit(self, count: int) -> str | None:
+        """Blocks for as long as the Spark job runs. Why it failed; None if all its workers returned."""
+        slots = self._spark.range(0, count, 1, count)
         try:
             slots.mapInArrow(self._function, "worker string").collect()
         except Exception as error:
             return _without_java(f"{type(error).__name__}: {error}")
-        return "all tasks returned"
+        return None
 
 
 def _without_java(message: str) -> str:

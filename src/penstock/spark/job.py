@@ -26,6 +26,7 @@ from penstock.runtime.driver import JobDriver
 from penstock.runtime.master import Master, RestoreElsewhere
 from penstock.runtime.network.tls import TlsFiles, server_context
 from penstock.runtime.outcome import Incident, JobOutcome, JobStatus, RequestOutcome
+from penstock.runtime.rescaling import RescaleOutcome
 from penstock.runtime.savepoints import SavepointRequest
 from penstock.runtime.worker import WorkerConfig
 from penstock.spark.deployment import SparkDeployment
@@ -50,6 +51,10 @@ class CheckpointFailed(RuntimeError):
     """A checkpoint that was asked for did not complete."""
 
 
+class RescaleFailed(RuntimeError):
+    """The job goes on at the parallelism that it had."""
+
+
 @dataclass(frozen=True)
 class JobResult:
     """How a job ended that did not fail."""
@@ -66,8 +71,9 @@ class JobResult:
 class Job:
     """A job that was started: watch it, checkpoint it, stop it."""
 
-    def __init__(self, name: str, driver: JobDriver, deployment: SparkDeployment):
+    def __init__(self, name: str, driver: JobDriver, deployment: SparkDeployment, check_slots: Callable[[int], None]):
         self.name = name
+        self._check_slots = check_slots
         self._driver = driver
         self._deployment = deployment
         self._started = time.monotonic()
@@ -139,6 +145,18 @@ class Job:
         answer: Future[RequestOutcome] = Future()
         self._driver.ask(lambda master: master.trigger(Purpose.CHECKPOINT, answer.set_result))
         return _completed(answer.result(timeout))
+
+    def rescale(self, parallelism: int, timeout: float | None = None) -> RescaleOutcome:
+        """Goes on at another parallelism, for all operators that have none of their own: new workers are started, a
+        checkpoint is taken, and all begin again from it. Returns when the job runs again, with the seconds for which it
+        did not. Raises `RescaleFailed` if it goes on as it was, with the reason."""
+        self._check_slots(self._driver.ask(lambda master: master.slots_at(parallelism)))
+        answer: Future[RescaleOutcome] = Future()
+        self._driver.ask(lambda master: master.rescale(parallelism, answer.set_result))
+        outcome = answer.result(timeout)
+        if outcome.reason:
+            raise RescaleFailed(outcome.reason)
+        return outcome
 
     def configure(self, settings: CheckpointSettings) -> None:
         """Changes how checkpoints are taken from now on."""
@@ -212,7 +230,7 @@ def start_job(
         gave_up=lambda reason: driver.post(lambda master: master.broke(ErrorReport(reason, retriable=False))),
     )
     driver.start(deployment.need)
-    return Job(graph.name, driver, deployment)
+    return Job(graph.name, driver, deployment, lambda slots: check_slots(session, slots, runtime.spares))
 
 
 def _master_host(session: SparkSession) -> str:

@@ -137,6 +137,8 @@ class Deploy(_Message, frozen=True):
     peers: dict[WorkerId, Address]
     locations: list[tuple[SubtaskId, WorkerId]]
     """Of every subtask of the job."""
+    parallelism: int | None = None
+    """At which the job runs; None: that of the graph that was shipped."""
 
 
 class Start(_Message, frozen=True):
