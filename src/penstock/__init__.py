@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.spark.job import CheckpointFailed, Job, JobFailed, JobResult
     from penstock.state.declare import aggregating, list, map, reducing, value
     from penstock.state.timers import TimerKind
+    from penstock.state.ttl import TTL
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ _HOME_OF = {
     "Row": "penstock.operators.keyed",
     "RuntimeSettings": "penstock.core.settings",
     "Stream": "penstock.api.stream",
+    "TTL": "penstock.state.ttl",
     "Timer": "penstock.operators.keyed",
     "TimerKind": "penstock.state.timers",
     "UnnamedOperatorWarning": "penstock.graph.errors",
@@ -59,6 +61,7 @@ _HOME_OF = {
 }
 
 __all__ = [
+    "TTL",
     "CheckpointFailed",
     "Checkpoints",
     "InFlightSettings",

@@ -204,11 +204,11 @@ def declarations_of(function: KeyedFunction) -> list[StateDeclaration[Any]]:
     return list(found.values())
 
 
-def bind_states(function: KeyedFunction) -> list[KeyedState]:
-    """Makes the declared states and puts them on the instance."""
+def bind_states(function: KeyedFunction, now: Callable[[], int]) -> list[KeyedState]:
+    """Makes the declared states and puts them on the instance. `now` is processing time."""
     states: list[KeyedState] = []
     for declaration in declarations_of(function):
-        state = declaration.make()
+        state = declaration.make(now)
         function.__dict__[declaration.name] = state
         states.append(state)
     return states

@@ -33,6 +33,7 @@ from penstock.operators.keyed import (
 )
 from penstock.operators.rows import batch_of
 from penstock.runtime.elements import MAX_WATERMARK, MIN_WATERMARK
+from penstock.state.expiring import ExpiringState
 from penstock.state.keyed import KeyedBackend
 from penstock.state.keys import KeyColumns
 from penstock.state.parts import CapturedPart, OperatorSnapshot, PartKind, RestoredPart
@@ -40,7 +41,7 @@ from penstock.state.timers import PART_NAME as TIMERS_PART
 from penstock.state.timers import TimerKind, TimerQueue, Timers
 
 PORTION: Final = 1000
-"""How many timers fire in one step."""
+"""How many timers fire, and how many keys are looked at for what has outlived its time, in one step."""
 
 _DUE_NOW: Final = 0
 _TIME_PART: Final = "penstock.watermark"
@@ -71,7 +72,8 @@ class ProcessOperator(Operator):
         groups, total = context.key_groups, context.total_key_groups
         self._timers = Timers(self._columns, groups, total, context.layers)
         self._backend = KeyedBackend(context.uid, self._columns, groups, total, context.layers)
-        self._states = bind_states(self._function)
+        self._states = bind_states(self._function, context.clock.wall_ms)
+        self._expiring = [state for state in self._states if isinstance(state, ExpiringState)]
         for state in self._states:
             self._backend.add(state)
         self._load = _all_of([state.load for state in self._states])
@@ -170,13 +172,18 @@ class ProcessOperator(Operator):
         return None if watermark == MIN_WATERMARK else watermark
 
     def next_timer(self) -> int | None:
-        return _DUE_NOW if self._is_behind() else self._timers.processing.next_time()
+        if self._is_behind():
+            return _DUE_NOW
+        times = [self._timers.processing.next_time(), *(state.next_sweep() for state in self._expiring)]
+        return min((time for time in times if time is not None), default=None)
 
     def on_timer(self, now_ms: int, out: Collector) -> None:
         self._settle()
         if self._is_behind():
             self._fire_portion(self._timers.event, self._context.watermark, TimerKind.EVENT_TIME)
         self._fire_portion(self._timers.processing, now_ms, TimerKind.PROCESSING_TIME)
+        for state in self._expiring:
+            state.sweep(PORTION)
         self._flush(out)
 
     def _is_behind(self) -> bool:
