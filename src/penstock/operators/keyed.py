@@ -157,8 +157,8 @@ def milliseconds(time: int | dt.datetime) -> int:
 
 class KeyedFunction:
     """Base of functions that keep state per key. States are declared as class attributes (`ps.value`, `ps.list`,
-    `ps.map`); within `process` and `on_timer` they are those of the key at hand. The rows of one key come in order; an
-    instance serves one subtask and is never called from two threads."""
+    `ps.map`, `ps.reducing`, `ps.aggregating`); within `process` and `on_timer` they are those of the key at hand. The
+    rows of one key come in order; an instance serves one subtask and is never called from two threads."""
 
     def open(self, ctx: KeyedContext) -> None:
         """Called once before anything else, after state was restored; no key is at hand."""

@@ -36,6 +36,7 @@ from penstock.runtime.elements import MAX_WATERMARK, MIN_WATERMARK
 from penstock.state.expiring import ExpiringState
 from penstock.state.keyed import KeyedBackend
 from penstock.state.keys import KeyColumns
+from penstock.state.operator_state import OperatorStates
 from penstock.state.parts import CapturedPart, OperatorSnapshot, PartKind, RestoredPart
 from penstock.state.timers import PART_NAME as TIMERS_PART
 from penstock.state.timers import TimerKind, TimerQueue, Timers
@@ -76,6 +77,7 @@ class ProcessOperator(Operator):
         self._expiring = [state for state in self._states if isinstance(state, ExpiringState)]
         for state in self._states:
             self._backend.add(state)
+        self._operator_states = OperatorStates(self._function)
         self._load = _all_of([state.load for state in self._states])
         self._store = _all_of([state.store for state in self._states])
         self._context = KeyedContext(context, self._columns, self._timers)
@@ -85,7 +87,10 @@ class ProcessOperator(Operator):
 
     def _restore(self, context: OperatorContext) -> None:
         own = {TIMERS_PART, _TIME_PART}
-        self._backend.restore([part for part in context.restored if part.name not in own], context.base)
+        states = [part for part in context.restored if part.name not in own]
+        self._backend.restore([part for part in states if part.kind is PartKind.KEYED], context.base)
+        operator_parts = [part for part in states if part.kind is not PartKind.KEYED]
+        self._operator_states.restore(context.uid, operator_parts, context.subtask, context.parallelism)
         self._timers.restore([part for part in context.restored if part.name == TIMERS_PART], context.base)
         times = {part.subtask: part for part in context.restored if part.name == _TIME_PART}
         if times:
@@ -216,9 +221,8 @@ class ProcessOperator(Operator):
         time = _TIME.pack(_TIME_VERSION, self._parallelism, self._context.watermark)
         states, timers = self._backend.capture(barrier), self._timers.capture(barrier)
         watermark = CapturedPart(_TIME_PART, PartKind.UNION, lambda: (time,))
-        return OperatorSnapshot(
-            (*states.parts, *timers.parts, watermark), unchanged=(*states.unchanged, *timers.unchanged)
-        )
+        parts = (*states.parts, *timers.parts, watermark, *self._operator_states.capture(self._parallelism))
+        return OperatorSnapshot(parts, unchanged=(*states.unchanged, *timers.unchanged))
 
 
 def _all_of(calls: Sequence[Callable[[Hashable], None]]) -> Callable[[Hashable], None]:
