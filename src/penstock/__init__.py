@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from penstock.graph.errors import PipelineError, UnnamedOperatorWarning
     from penstock.operators.aggregates import count, max, min, sum
     from penstock.operators.keyed import KeyedContext, KeyedFunction, Row, Timer
+    from penstock.operators.stream_function import StreamContext, StreamFunction
     from penstock.spark.job import CheckpointFailed, Job, JobFailed, JobResult
     from penstock.state.declare import aggregating, list, map, reducing, value
+    from penstock.state.operator_state import operator_broadcast, operator_list, operator_union, raw
     from penstock.state.timers import TimerKind
+    from penstock.state.ttl import TTL
 
 __version__ = "0.1.0"
 
@@ -44,6 +47,9 @@ _HOME_OF = {
     "Row": "penstock.operators.keyed",
     "RuntimeSettings": "penstock.core.settings",
     "Stream": "penstock.api.stream",
+    "StreamContext": "penstock.operators.stream_function",
+    "StreamFunction": "penstock.operators.stream_function",
+    "TTL": "penstock.state.ttl",
     "Timer": "penstock.operators.keyed",
     "TimerKind": "penstock.state.timers",
     "UnnamedOperatorWarning": "penstock.graph.errors",
@@ -53,12 +59,17 @@ _HOME_OF = {
     "map": "penstock.state.declare",
     "max": "penstock.operators.aggregates",
     "min": "penstock.operators.aggregates",
+    "operator_broadcast": "penstock.state.operator_state",
+    "operator_list": "penstock.state.operator_state",
+    "operator_union": "penstock.state.operator_state",
+    "raw": "penstock.state.operator_state",
     "reducing": "penstock.state.declare",
     "sum": "penstock.operators.aggregates",
     "value": "penstock.state.declare",
 }
 
 __all__ = [
+    "TTL",
     "CheckpointFailed",
     "Checkpoints",
     "InFlightSettings",
@@ -74,6 +85,8 @@ __all__ = [
     "Row",
     "RuntimeSettings",
     "Stream",
+    "StreamContext",
+    "StreamFunction",
     "Timer",
     "TimerKind",
     "UnnamedOperatorWarning",
@@ -83,6 +96,10 @@ __all__ = [
     "map",
     "max",
     "min",
+    "operator_broadcast",
+    "operator_list",
+    "operator_union",
+    "raw",
     "reducing",
     "restart",
     "sinks",

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from penstock.api.keyed import KeyedStream
     from penstock.connectors.base import Sink
+    from penstock.operators.stream_function import StreamFunction
 
-_KEYED_METHODS = ("process", "reduce")
+_KEYED_METHODS = ("reduce",)
 
 
 class Stream:
@@ -93,6 +94,20 @@ class Stream:
     ) -> Stream:
         """A function from row to any number of rows: a list of dicts, or a generator of them."""
         return self._with(nodes.add_flat_map(self._plan, self._routes, function, returns, uid, parallelism))
+
+    def process(
+        self,
+        function: StreamFunction | type[StreamFunction],
+        *,
+        returns: Returns | None = None,
+        uid: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Calls a `ps.StreamFunction` for every row, with state of its own instance. For state per key write
+        `key_by(...).process(...)`."""
+        from penstock.graph.stream_functions import add_stream_process
+
+        return self._with(add_stream_process(self._plan, self._routes, function, returns, uid, parallelism))
 
     def with_watermark(
         self, column: str, *, delay: Duration = 0, uid: str | None = None, parallelism: int | None = None

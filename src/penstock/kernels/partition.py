@@ -52,6 +52,22 @@ def partition(
     return _slices(gathered, counts.tolist())
 
 
+def rows_by_group(
+    hashes: npt.NDArray[np.uint64], key_groups: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """The rows of these hashes in the order of their key groups, otherwise in their old one; and the groups in that
+    order."""
+    check_total(key_groups)
+    kernels = compiled(len(hashes)) if key_groups > 1 else None
+    if kernels is None:
+        groups = key_groups_of_hashes(hashes, key_groups)
+        return np.argsort(groups, kind="stable").astype(np.int32), np.sort(groups)
+    bits = key_groups.bit_length() - 1
+    group, counts = kernels.owners(hashes, np.uint64(64 - bits), np.uint64(bits), np.uint64(key_groups))
+    rows = kernels.rows_by_place(kernels.places(group, counts))
+    return rows, np.repeat(np.arange(key_groups, dtype=np.int32), counts)
+
+
 def _slices(batch: pa.RecordBatch, counts: Sequence[int]) -> list[pa.RecordBatch | None]:
     slices: list[pa.RecordBatch | None] = []
     start = 0

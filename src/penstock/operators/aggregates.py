@@ -134,8 +134,16 @@ class Accumulator:
         values = self._values[slots]
         if isinstance(slots, slice):
             values = values.copy()
-        missing = None if self._seen is None else ~self._seen[slots]
-        column = pa.array(values, mask=missing)
+        return self.frozen_results(values, None if self._seen is None else self._seen[slots])
+
+    @property
+    def arrays(self) -> list[npt.NDArray[Any]]:
+        """What is kept, for `FrozenArrays`; `frozen_results` turns it back into a column."""
+        return [self._values] if self._seen is None else [self._values, self._seen]
+
+    def frozen_results(self, values: npt.NDArray[Any], seen: npt.NDArray[np.bool_] | None) -> pa.Array:
+        """The column of values that were taken from `arrays`. Touches nothing that changes."""
+        column = pa.array(values, mask=None if seen is None else ~seen)
         return column if column.type == self.type else column.view(self.type)
 
     def put(self, slots: Slots, column: pa.Array, keys: int) -> None:

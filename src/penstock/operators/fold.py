@@ -6,7 +6,7 @@ updated row of each key in it is put out, in the order in which the keys first o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -103,7 +103,7 @@ def _shown(description: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}: {kind}" for name, kind in description.get("columns", ()))
 
 
-def _encode(schema: pa.Schema, keys: KeyColumns, total_groups: int, picture: Picture) -> Sequence[Buffer]:
+def _encode(schema: pa.Schema, keys: KeyColumns, total_groups: int, picture: Picture) -> Iterable[Buffer]:
     entries = picture.items()
     raw_keys, rows = list(entries), list(entries.values())
     columns: dict[str, list[pa.Array]] = {field.name: [] for field in schema}

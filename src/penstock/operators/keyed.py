@@ -157,8 +157,8 @@ def milliseconds(time: int | dt.datetime) -> int:
 
 class KeyedFunction:
     """Base of functions that keep state per key. States are declared as class attributes (`ps.value`, `ps.list`,
-    `ps.map`); within `process` and `on_timer` they are those of the key at hand. The rows of one key come in order; an
-    instance serves one subtask and is never called from two threads."""
+    `ps.map`, `ps.reducing`, `ps.aggregating`); within `process` and `on_timer` they are those of the key at hand. The
+    rows of one key come in order; an instance serves one subtask and is never called from two threads."""
 
     def open(self, ctx: KeyedContext) -> None:
         """Called once before anything else, after state was restored; no key is at hand."""
@@ -204,11 +204,11 @@ def declarations_of(function: KeyedFunction) -> list[StateDeclaration[Any]]:
     return list(found.values())
 
 
-def bind_states(function: KeyedFunction) -> list[KeyedState]:
-    """Makes the declared states and puts them on the instance."""
+def bind_states(function: KeyedFunction, now: Callable[[], int]) -> list[KeyedState]:
+    """Makes the declared states and puts them on the instance. `now` is processing time."""
     states: list[KeyedState] = []
     for declaration in declarations_of(function):
-        state = declaration.make()
+        state = declaration.make(now)
         function.__dict__[declaration.name] = state
         states.append(state)
     return states

@@ -33,14 +33,16 @@ from penstock.operators.keyed import (
 )
 from penstock.operators.rows import batch_of
 from penstock.runtime.elements import MAX_WATERMARK, MIN_WATERMARK
+from penstock.state.expiring import ExpiringState
 from penstock.state.keyed import KeyedBackend
 from penstock.state.keys import KeyColumns
+from penstock.state.operator_state import OperatorStates
 from penstock.state.parts import CapturedPart, OperatorSnapshot, PartKind, RestoredPart
 from penstock.state.timers import PART_NAME as TIMERS_PART
 from penstock.state.timers import TimerKind, TimerQueue, Timers
 
 PORTION: Final = 1000
-"""How many timers fire in one step."""
+"""How many timers fire, and how many keys are looked at for what has outlived its time, in one step."""
 
 _DUE_NOW: Final = 0
 _TIME_PART: Final = "penstock.watermark"
@@ -71,9 +73,11 @@ class ProcessOperator(Operator):
         groups, total = context.key_groups, context.total_key_groups
         self._timers = Timers(self._columns, groups, total, context.layers)
         self._backend = KeyedBackend(context.uid, self._columns, groups, total, context.layers)
-        self._states = bind_states(self._function)
+        self._states = bind_states(self._function, context.clock.wall_ms)
+        self._expiring = [state for state in self._states if isinstance(state, ExpiringState)]
         for state in self._states:
             self._backend.add(state)
+        self._operator_states = OperatorStates(self._function)
         self._load = _all_of([state.load for state in self._states])
         self._store = _all_of([state.store for state in self._states])
         self._context = KeyedContext(context, self._columns, self._timers)
@@ -83,7 +87,10 @@ class ProcessOperator(Operator):
 
     def _restore(self, context: OperatorContext) -> None:
         own = {TIMERS_PART, _TIME_PART}
-        self._backend.restore([part for part in context.restored if part.name not in own], context.base)
+        states = [part for part in context.restored if part.name not in own]
+        self._backend.restore([part for part in states if part.kind is PartKind.KEYED], context.base)
+        operator_parts = [part for part in states if part.kind is not PartKind.KEYED]
+        self._operator_states.restore(context.uid, operator_parts, context.subtask, context.parallelism)
         self._timers.restore([part for part in context.restored if part.name == TIMERS_PART], context.base)
         times = {part.subtask: part for part in context.restored if part.name == _TIME_PART}
         if times:
@@ -170,13 +177,18 @@ class ProcessOperator(Operator):
         return None if watermark == MIN_WATERMARK else watermark
 
     def next_timer(self) -> int | None:
-        return _DUE_NOW if self._is_behind() else self._timers.processing.next_time()
+        if self._is_behind():
+            return _DUE_NOW
+        times = [self._timers.processing.next_time(), *(state.next_sweep() for state in self._expiring)]
+        return min((time for time in times if time is not None), default=None)
 
     def on_timer(self, now_ms: int, out: Collector) -> None:
         self._settle()
         if self._is_behind():
             self._fire_portion(self._timers.event, self._context.watermark, TimerKind.EVENT_TIME)
         self._fire_portion(self._timers.processing, now_ms, TimerKind.PROCESSING_TIME)
+        for state in self._expiring:
+            state.sweep(PORTION)
         self._flush(out)
 
     def _is_behind(self) -> bool:
@@ -209,9 +221,8 @@ class ProcessOperator(Operator):
         time = _TIME.pack(_TIME_VERSION, self._parallelism, self._context.watermark)
         states, timers = self._backend.capture(barrier), self._timers.capture(barrier)
         watermark = CapturedPart(_TIME_PART, PartKind.UNION, lambda: (time,))
-        return OperatorSnapshot(
-            (*states.parts, *timers.parts, watermark), unchanged=(*states.unchanged, *timers.unchanged)
-        )
+        parts = (*states.parts, *timers.parts, watermark, *self._operator_states.capture(self._parallelism))
+        return OperatorSnapshot(parts, unchanged=(*states.unchanged, *timers.unchanged))
 
 
 def _all_of(calls: Sequence[Callable[[Hashable], None]]) -> Callable[[Hashable], None]:

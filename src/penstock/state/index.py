@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import count
 from types import ModuleType
 from typing import Any, Protocol
@@ -28,13 +29,30 @@ _INITIAL_KEYS = 1024
 _MAX_STAMP = np.iinfo(np.int32).max
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment in the life of an index."""
+
+    era: object
+    """Stamps of different eras cannot be compared: those of different indexes, or before and after they began anew."""
+    stamp: int
+
+
 class KeyIndex(Protocol):
     def find(self, columns: list[pa.Array]) -> tuple[Slots, Slots]:
         """The slot of every row's key, new slots for new keys; and the rows in which each key of these occurs first."""
         ...
 
-    def captured(self) -> Callable[[], list[pa.Array]]:
-        """The key columns of all slots as they are now; to be called later, on any thread."""
+    def captured(self) -> Callable[[Slots | None], list[pa.Array]]:
+        """The key columns of all slots as they are now, or of some of them; to be called later, on any thread."""
+        ...
+
+    def mark(self) -> Mark:
+        """Now, after the last call of `find`."""
+        ...
+
+    def found_since(self, mark: Mark) -> Slots | None:
+        """The slots that were found or made after the mark, in rising order; None if that cannot be told any more."""
         ...
 
     def __len__(self) -> int: ...
@@ -48,6 +66,9 @@ class DictIndex:
         self._slots: defaultdict[Key, int] = defaultdict(count().__next__)
         self._keys: list[Key] = []
         """By slot. Only ever appended to, so that a snapshot needs no copy."""
+        self._mark = Mark(object(), 0)
+        self._stamps = np.zeros(_INITIAL_KEYS, np.int64)
+        """By slot: which call of `find` found it last."""
 
     def find(self, columns: list[pa.Array]) -> tuple[Slots, Slots]:
         keys = self._columns.from_arrow(columns)
@@ -55,12 +76,28 @@ class DictIndex:
         slots = np.fromiter(map(self._slots.__getitem__, keys), np.int64, len(keys))
         _, first_rows = np.unique(slots, return_index=True)
         first_rows.sort()
-        self._keys.extend(keys[row] for row in first_rows[slots[first_rows] >= known].tolist())
+        found = slots[first_rows]
+        self._keys.extend(keys[row] for row in first_rows[found >= known].tolist())
+        if len(self._keys) > len(self._stamps):
+            self._stamps = _grown(self._stamps, 2 * len(self._keys))
+        self._mark = replace(self._mark, stamp=self._mark.stamp + 1)
+        self._stamps[found] = self._mark.stamp
         return slots, first_rows
 
-    def captured(self) -> Callable[[], list[pa.Array]]:
+    def captured(self) -> Callable[[Slots | None], list[pa.Array]]:
         keys, length = self._keys, len(self._keys)
-        return lambda: self._columns.to_arrow(keys[:length])
+
+        def columns(slots: Slots | None) -> list[pa.Array]:
+            return self._columns.to_arrow(keys[:length] if slots is None else [keys[slot] for slot in slots.tolist()])
+
+        return columns
+
+    def mark(self) -> Mark:
+        return self._mark
+
+    def found_since(self, mark: Mark) -> Slots | None:
+        same_era = mark.era is self._mark.era
+        return np.flatnonzero(self._stamps[: len(self._keys)] > mark.stamp) if same_era else None
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -73,6 +110,7 @@ class HashIndex:
         self._types, self._kernels = keys.types, kernels
         self._count = 0
         self._stamp = 0
+        self._era = object()
         self._keys = np.empty((_INITIAL_KEYS, len(keys.types)), np.uint64)
         """By slot. Rows that are in use never change, so that a snapshot needs no copy."""
         self._stamps = np.zeros(_INITIAL_KEYS, np.int32)
@@ -88,16 +126,29 @@ class HashIndex:
         self._reserve(self._count + len(matrix))
         if self._stamp == _MAX_STAMP:
             self._stamps[:] = 0
-            self._stamp = 0
+            self._stamp, self._era = 0, object()
         self._stamp += 1
         slots, first_rows, self._count = self._kernels.find_or_insert(
             self._table, self._keys, self._stamps, np.int32(self._stamp), self._count, matrix
         )
         return slots, first_rows
 
-    def captured(self) -> Callable[[], list[pa.Array]]:
+    def captured(self) -> Callable[[Slots | None], list[pa.Array]]:
         keys = self._keys[: self._count]
-        return lambda: [_column(keys[:, place].copy(), kind) for place, kind in enumerate(self._types)]
+
+        def columns(slots: Slots | None) -> list[pa.Array]:
+            chosen = keys if slots is None else keys[slots]
+            return [_column(np.ascontiguousarray(chosen[:, place]), kind) for place, kind in enumerate(self._types)]
+
+        return columns
+
+    def mark(self) -> Mark:
+        return Mark(self._era, self._stamp)
+
+    def found_since(self, mark: Mark) -> Slots | None:
+        if mark.era is not self._era:
+            return None
+        return np.flatnonzero(self._stamps[: self._count] > np.int32(mark.stamp))
 
     def __len__(self) -> int:
         return self._count
@@ -128,7 +179,7 @@ def suited_index(index: KeyIndex, keys: KeyColumns, columns: list[pa.Array]) -> 
     kernels = compiled(len(columns[0]))
     if kernels is None or not HashIndex.takes(columns):
         return index
-    known = index.captured()()
+    known = index.captured()(None)
     if not HashIndex.takes(known):
         return index
     return _refilled(HashIndex(keys, kernels), index)
@@ -136,7 +187,7 @@ def suited_index(index: KeyIndex, keys: KeyColumns, columns: list[pa.Array]) -> 
 
 def _refilled(index: KeyIndex, other: KeyIndex) -> KeyIndex:
     if len(other):
-        index.find(other.captured()())
+        index.find(other.captured()(None))
     return index
 
 
@@ -164,8 +215,8 @@ def _words(column: pa.Array) -> npt.NDArray[np.uint64]:
 
 def _column(words: npt.NDArray[np.uint64], kind: pa.DataType) -> pa.Array:
     if pat.is_floating(kind):
-        return pa.array(words.view(np.float64).astype(storage_dtype(kind)))
-    return pa.array(words.view(np.int64).astype(storage_dtype(kind))).view(kind)
+        return pa.array(words.view(np.float64).astype(storage_dtype(kind), copy=False))
+    return pa.array(words.view(np.int64).astype(storage_dtype(kind), copy=False)).view(kind)
 
 
 def _grown(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:

@@ -1,14 +1,14 @@
 """The in-memory backend of keyed state: a hash map per state, snapshots in no time, restores from any writers.
 
 A snapshot takes a picture of every map, or of what changed in it (see `layers`): that is all that happens on the
-task's thread. The picture becomes an Arrow file (see `tables`) on whatever thread calls `encode`. A restore reads, from the parts of however many
-writers, the key groups that this subtask owns.
+task's thread. The picture becomes an Arrow file (see `tables`) on whatever thread calls `encode`. A restore reads, from
+the parts of however many writers, the key groups that this subtask owns.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from penstock.state.keys import KeyColumns
 from penstock.state.kinds import Cleaner, KeyedState
 from penstock.state.layers import Picture
 from penstock.state.parts import Buffer, CapturedPart, OperatorSnapshot, RestoredPart, UnchangedPart
-from penstock.state.schema import fits, show
+from penstock.state.schema import show
 from penstock.state.tables import StateMismatch, encode_table, key_columns_of, present_and_removed, read_table
 
 _VALUE_COLUMN = "value"
@@ -85,16 +85,11 @@ class KeyedBackend:
     def _restore(self, state: KeyedState, part: RestoredPart) -> int:
         """Returns how many rows there were."""
         header, batches = read_table(part, self._keys, self._own)
-        if header.kind != state.kind or not fits(dict(header.description), state.codec.description):
-            raise StateMismatch(
-                f"operator {self._uid!r}: the state {state.name!r} was stored as {header.kind} state of "
-                f"{show(dict(header.description))}, but is declared as {state.kind} state of "
-                f"{show(state.codec.description)}: declare it as it was, or give the new state another name"
-            )
+        decode = state.decoder(self._uid, header.kind, dict(header.description))
         for batch in batches:
             present, removed = present_and_removed(batch)
             keys = self._keys.from_arrow(key_columns_of(present, self._keys))
-            state.take_up(keys, state.codec.decode(present.column(_VALUE_COLUMN)))
+            state.take_up(keys, decode(present.column(_VALUE_COLUMN)))
             if removed is not None:
                 for key in self._keys.from_arrow(key_columns_of(removed, self._keys)):
                     state.map.remove(key)
@@ -103,7 +98,7 @@ class KeyedBackend:
 
 def _encode(
     state: KeyedState, keys: KeyColumns, total_groups: int, picture: Picture, cleaner: Cleaner | None
-) -> Sequence[Buffer]:
+) -> Iterable[Buffer]:
     """Touches nothing of the state that changes: its name, kind and codec."""
     kind, name, codec = state.kind, state.name, state.codec
     entries, gone = present_and_gone(picture.items()) if picture.since is not None else (picture.items(), [])

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pat
 
-from penstock.kernels.hashing import hash_columns, key_groups_of_hashes, supports
+from penstock.kernels.hashing import hash_columns, supports
 
 Key = Hashable
 
@@ -63,9 +63,9 @@ class KeyColumns:
         columns: Iterable[Sequence[Any]] = [keys] if len(self.types) == 1 else zip(*keys, strict=True)
         return [_from_raw(values, kind) for values, kind in zip(columns, self.types, strict=True)]
 
-    def groups(self, columns: list[pa.Array], total: int) -> npt.NDArray[np.int32]:
-        """The key group of every row of key columns."""
-        return key_groups_of_hashes(hash_columns(columns), total)
+    def hashes(self, columns: list[pa.Array]) -> npt.NDArray[np.uint64]:
+        """Of every row of key columns."""
+        return hash_columns(columns)
 
     def shown(self, key: Key) -> Any:
         """The key as a user's function sees it: dates and times as such, a tuple where there are several columns."""

@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from penstock.core.ids import Uid
 from penstock.state.codec import Codec
+from penstock.state.conversion import Incompatible
+from penstock.state.evolution import Decoder, Evolution
 from penstock.state.layers import REMOVED, LayeredMap
+from penstock.state.schema import Description
+from penstock.state.tables import StateMismatch
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -25,11 +30,11 @@ _MISSING: Final = object()
 class KeyedState:
     """What all kinds have in common. `value` is the current key's."""
 
-    __slots__ = ("_before", "_default", "_make", "codec", "map", "name", "value")
+    __slots__ = ("_before", "_default", "_make", "codec", "evolution", "map", "name", "value")
     kind: ClassVar[str]
 
-    def __init__(self, name: str, codec: Codec, default: Any) -> None:
-        self.name, self.codec = name, codec
+    def __init__(self, name: str, codec: Codec, default: Any, evolution: Evolution) -> None:
+        self.name, self.codec, self.evolution = name, codec, evolution
         self.map = LayeredMap(codec.copy)
         self._make: Callable[[], Any] | None = default if callable(default) else None
         self._default = None if callable(default) else default
@@ -67,6 +72,17 @@ class KeyedState:
         """Forgets what is kept for the key."""
         self.value = self._default if self._make is None else self._make()
 
+    def decoder(self, uid: Uid, kind: str, stored: Description) -> Decoder:
+        """Reads the values of a part that was stored with that description. Raises `StateMismatch`."""
+        try:
+            return self.evolution.decoder(kind, stored, self._restored_at())
+        except Incompatible as reason:
+            raise StateMismatch(self.evolution.mismatch(uid, self.name, kind, stored, reason)) from None
+
+    def _restored_at(self) -> int:
+        """The stamp of what was stored without one; of no use in a state without a time to live."""
+        return 0
+
     def take_up(self, keys: Sequence[Hashable], values: Sequence[Any]) -> None:
         """Keeps restored entries."""
         self.map.live.update(zip(keys, values, strict=True))
@@ -98,8 +114,8 @@ class ReducingState(KeyedState, Generic[V]):
     kind = "reducing"
     value: V | None
 
-    def __init__(self, name: str, codec: Codec, function: Callable[[V, V], V]) -> None:
-        super().__init__(name, codec, None)
+    def __init__(self, name: str, codec: Codec, function: Callable[[V, V], V], evolution: Evolution) -> None:
+        super().__init__(name, codec, None, evolution)
         self._function = function
 
     def add(self, item: V) -> None:
@@ -122,8 +138,9 @@ class AggregatingState(KeyedState, Generic[V, R]):
         create: Callable[[], Any],
         add: Callable[[Any, V], Any],
         result: Callable[[Any], R] | None,
+        evolution: Evolution,
     ) -> None:
-        super().__init__(name, codec, create)
+        super().__init__(name, codec, create, evolution)
         self._add, self._result = add, result
 
     def add(self, item: V) -> None:

@@ -1,25 +1,29 @@
-"""Keyed state as a file: an Arrow IPC file whose rows are ordered by key group.
+"""Keyed state as a file: an Arrow IPC file, in each of whose record batches the rows are ordered by key group.
 
 Columns: `key_group` (int32), the key's columns (`key.<name>`, in their own types), then whatever the state holds. The
 schema's metadata says under `penstock.state`, as JSON, what it is: the format's version, the kind of state, its name
-and the description of its type. Since the rows are ordered by key group, a reader finds the groups it owns by bisection
-and touches nothing else; parts of several writers are read one after another. A file of changes (a layer above the
-base) may have one more column, `#removed`, which says of each row whether its key is gone; nothing else of such a row
-counts.
+and the description of its type. In every batch a reader finds the groups it owns by bisection; parts of several writers
+are read one after another. The file as a whole is not ordered: that would cost several times what writing it does.
+
+A file of changes (a layer above the base) may have one more column, `#removed`, which says of each row whether its key
+is gone; nothing else of such a row counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.handles import KeyGroupRange
+from penstock.kernels.partition import rows_by_group
 from penstock.state.keys import KeyColumns
 from penstock.state.parts import Buffer, RestoredPart
 
@@ -28,6 +32,9 @@ GROUP_COLUMN = "key_group"
 REMOVED_COLUMN = "#removed"
 _METADATA = b"penstock.state"
 _ROWS_PER_BATCH = 65_536
+
+
+Rows = npt.NDArray[np.int32]
 
 
 class StateMismatch(Exception):
@@ -53,23 +60,65 @@ def encode_table(
     key_columns: list[pa.Array],
     columns: Mapping[str, pa.Array | pa.ChunkedArray],
     removed: int = 0,
-) -> Sequence[Buffer]:
+) -> Iterable[Buffer]:
     """The bytes of a state's file, rows in any order. All columns have the same length, except that `key_columns` go on
     with so many keys that are `removed`."""
     if removed:
         columns = _with_removals(columns, len(key_columns[0]) - removed, removed)
+    types = {column: values.type for column, values in columns.items()}
+    arrays = [values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values for values in columns.values()]
+
+    def of_rows(rows: Rows) -> list[pa.Array]:
+        taken = pa.array(rows)
+        return [array.take(taken) for array in arrays]
+
+    return encode_rows(kind, name, description, keys, total_groups, key_columns, types, of_rows)
+
+
+def encode_rows(
+    kind: str,
+    name: str,
+    description: Mapping[str, Any],
+    keys: KeyColumns,
+    total_groups: int,
+    key_columns: list[pa.Array],
+    types: Mapping[str, pa.DataType],
+    of_rows: Callable[[Rows], Sequence[pa.Array]],
+) -> Iterator[Buffer]:
+    """The bytes of a state's file, as it grows: one batch at a time is gathered and encoded, which stays within the
+    processor's caches. `of_rows` gives the columns of `types` for some rows, which are numbered as in `key_columns`."""
     header = StateHeader(FORMAT_VERSION, kind, name, description)
     fields = [pa.field(GROUP_COLUMN, pa.int32()), *keys.file_fields]
-    fields += [pa.field(column, values.type) for column, values in columns.items()]
+    fields += [pa.field(column, type) for column, type in types.items()]
     schema = pa.schema(fields, {_METADATA: msgspec.json.encode(header)})
-    groups = keys.groups(key_columns, total_groups)
-    table = pa.Table.from_arrays([pa.array(groups), *key_columns, *columns.values()], schema=schema)
-    if len(groups) and np.any(groups[1:] < groups[:-1]):
-        table = table.take(pa.array(np.argsort(groups.astype(np.uint16), kind="stable")))  # radix sort
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
-        writer.write_table(table.combine_chunks(), max_chunksize=_ROWS_PER_BATCH)
-    return (memoryview(sink.getvalue()),)
+    outlet = _Outlet()
+    with pa.ipc.new_file(pa.PythonFile(outlet, "w"), schema) as writer:
+        for start in range(0, len(key_columns[0]), _ROWS_PER_BATCH):
+            key = [column.slice(start, _ROWS_PER_BATCH) for column in key_columns]
+            rows, groups = rows_by_group(keys.hashes(key), total_groups)
+            key = [column.take(pa.array(rows)) for column in key]
+            columns = [pa.array(groups), *key, *of_rows(rows + np.int32(start))]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+            yield from outlet.taken()
+    yield from outlet.taken()
+
+
+class _Outlet(io.RawIOBase):
+    """A file of which the content is taken away while it is written."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, chunk: bytes) -> int:  # type: ignore[override]
+        self._chunks.append(chunk)
+        return len(chunk)
+
+    def taken(self) -> list[bytes]:
+        chunks, self._chunks = self._chunks, []
+        return chunks
 
 
 def _with_removals(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
 
@@ -155,7 +155,7 @@ class Timers:
             yield (self.event if kind == TimerKind.EVENT_TIME else self.processing), key, time
 
 
-def _encode(columns: KeyColumns, total_groups: int, pictures: dict[TimerKind, Picture]) -> Sequence[Buffer]:
+def _encode(columns: KeyColumns, total_groups: int, pictures: dict[TimerKind, Picture]) -> Iterable[Buffer]:
     """A timer is its key, so that also of a removed one every column is needed."""
     keys: list[Hashable] = []
     times: list[int] = []

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from penstock.core.handles import PartHandle
 from penstock.core.ids import Uid
 from penstock.state.parts import Buffer, CapturedPart, RestoredPart
+from penstock.store.ahead import ahead
 from penstock.store.errors import CorruptCheckpoint
 from penstock.store.files import Files
 from penstock.store.layout import part_path
@@ -33,7 +34,7 @@ def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], name: str, handles: li
     for uid, captured in parts.items():
         for part in captured:
             crc, length = 0, 0
-            for chunk in part.encode():
+            for chunk in ahead(part.encode()):
                 view = memoryview(chunk).cast("B")
                 crc = zlib.crc32(view, crc)
                 length += view.nbytes
