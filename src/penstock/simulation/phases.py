@@ -19,7 +19,7 @@ from penstock.core.settings import CheckpointSettings
 from penstock.runtime.outcome import RequestOutcome
 from penstock.simulation.checks import check
 from penstock.simulation.scenario import Scenario, random_scenario
-from penstock.simulation.topology import Topology, resized, without_copies
+from penstock.simulation.topology import Kind, Node, Topology, dealt, resized, without_copies
 from penstock.simulation.world import MAX_STEPS, World
 
 PAIRS = ((1, 2), (2, 3), (3, 7), (7, 2), (4, 1))
@@ -61,7 +61,12 @@ class Lives:
 
 
 def _longer(topology: Topology, times: int) -> Topology:
-    nodes = (replace(node, rows=tuple(rows * times for rows in node.rows)) for node in topology.nodes)
+    def rows(node: Node) -> tuple[int, ...]:
+        if node.kind is Kind.GENERATOR:
+            return dealt(sum(node.rows) * times, len(node.rows))
+        return tuple(count * times for count in node.rows)
+
+    nodes = (replace(node, rows=rows(node)) for node in topology.nodes)
     return replace(topology, nodes=tuple(nodes))
 
 

@@ -165,7 +165,7 @@ class _Sketch:
         lengths = (0, self.random.randint(1, 4), self.random.randint(8, 25), self.random.randint(8, 25))
         rows = tuple(self.random.choice(lengths) for _ in range(width))
         if kind is Kind.GENERATOR:
-            rows = _dealt(sum(rows), width)
+            rows = dealt(sum(rows), width)
         self._add(
             Node(
                 len(self.nodes),
@@ -231,6 +231,6 @@ class _Sketch:
         return chosen
 
 
-def _dealt(count: int, splits: int) -> tuple[int, ...]:
+def dealt(count: int, splits: int) -> tuple[int, ...]:
     """A generator deals its records round robin."""
     return tuple(len(range(split, count, splits)) for split in range(splits))
