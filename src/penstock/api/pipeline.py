@@ -81,9 +81,9 @@ class Pipeline:
         """The graph as text: chains, their operators and schemas, and how they are connected."""
         return explain(build(self._plan))
 
-    def start(self, *, restore: CheckpointId | int | None = None) -> Job:
+    def start(self, *, restore: CheckpointId | int | None = None, allow_dropped_state: bool = False) -> Job:
         """Starts the job and returns at once. It goes on from the newest complete checkpoint, or from the one named by
-        `restore`."""
+        `restore`. State in it that the pipeline has no place for is refused unless `allow_dropped_state`."""
         graph = self.graph()
         from penstock.spark.job import start_job  # PySpark is loaded only to run
 
@@ -92,14 +92,14 @@ class Pipeline:
             spark=self._spark,
             checkpoints=self._checkpoints.settings if self._checkpoints else None,
             directory=self._checkpoints.directory if self._checkpoints else None,
-            runtime=self._runtime,
+            runtime=replace(self._runtime, allow_dropped_state=allow_dropped_state),
             restarts=self._restart,
             restore=None if restore is None else CheckpointId(restore),
         )
 
-    def run(self, *, restore: CheckpointId | int | None = None) -> JobResult:
+    def run(self, *, restore: CheckpointId | int | None = None, allow_dropped_state: bool = False) -> JobResult:
         """Starts the job and waits for its end. Raises `JobFailed` if it fails. Ctrl-C cancels the job."""
-        job = self.start(restore=restore)
+        job = self.start(restore=restore, allow_dropped_state=allow_dropped_state)
         try:
             return job.wait()
         finally:
