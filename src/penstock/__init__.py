@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.operators.aggregates import count, max, min, sum
     from penstock.operators.keyed import KeyedContext, KeyedFunction, Row, Timer
     from penstock.operators.stream_function import StreamContext, StreamFunction
-    from penstock.spark.job import CheckpointFailed, Job, JobFailed, JobResult
+    from penstock.spark.job import CheckpointFailed, Job, JobFailed, JobResult, RescaleFailed
     from penstock.state.declare import aggregating, list, map, reducing, value
     from penstock.state.operator_state import operator_broadcast, operator_list, operator_union, raw
     from penstock.state.timers import TimerKind
@@ -33,6 +33,7 @@ __version__ = "0.1.0"
 _MODULES = ("restart", "sinks", "sources")
 _HOME_OF = {
     "CheckpointFailed": "penstock.spark.job",
+    "RescaleFailed": "penstock.spark.job",
     "Checkpoints": "penstock.api.checkpoints",
     "InFlightSettings": "penstock.core.settings",
     "Job": "penstock.spark.job",
@@ -82,6 +83,7 @@ __all__ = [
     "Mode",
     "Pipeline",
     "PipelineError",
+    "RescaleFailed",
     "Row",
     "RuntimeSettings",
     "Stream",

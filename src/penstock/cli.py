@@ -94,5 +94,22 @@ def recovery(
         typer.echo(table(figures))
 
 
+@bench.command()
+def snapshot(
+    as_json: Json = False,
+    keys: Annotated[int, typer.Option(min=1, help="Keys of the state.")] = 10_000_000,
+    changed: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of them that changes.")] = 0.01,
+    rounds: Annotated[int, typer.Option(min=1, help="How often to measure.")] = 5,
+) -> None:
+    """Snapshots of a large columnar state, whole and of what changed, compared with the speed of the disk."""
+    from penstock.bench.snapshot import measure, table
+
+    figures = measure(keys, changed, rounds, say=None if as_json else typer.echo)
+    if as_json:
+        _print_json(figures.as_dict())
+    else:
+        typer.echo(table(figures))
+
+
 def main() -> None:
     app()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -13,12 +14,13 @@ from penstock.core.barrier import Mode
 from penstock.core.ids import CheckpointId, Generation
 from penstock.core.pending import PendingCheckpoint, Phase
 from penstock.core.record import SubtaskRecord
-from penstock.core.store import Classified, Completed, Log
+from penstock.core.store import Classified, Completed, Facts, Fate, Log
 from penstock.core.watermarks import WatermarkCombiner
 from penstock.operators.sink import SinkOperator
 from penstock.runtime import channel_state, snapshot
 from penstock.runtime.commits import Commits
 from penstock.runtime.inputs import Inputs
+from penstock.runtime.layering import Layers
 from penstock.runtime.master import Master
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.records import RecordWriter
@@ -29,6 +31,8 @@ from penstock.simulation.faults import CRASHES, Action
 from penstock.simulation.run import simulate
 from penstock.simulation.scenario import Scenario, random_scenario
 from penstock.simulation.topology import Kind
+from penstock.state import timers
+from penstock.state.layers import LayeredMap, Picture
 from penstock.state.timers import Timers
 
 SEEDS = 3000
@@ -74,6 +78,20 @@ def fan_in(fits: Fits) -> Fits:
 
 def stateful(fits: Fits) -> Fits:
     return lambda scenario: fits(scenario) and any(node.kind is Kind.PROCESS for node in scenario.topology.nodes)
+
+
+def layered(fits: Fits) -> Fits:
+    """With user state of which mostly the changes are written."""
+
+    def and_layered(scenario: Scenario) -> bool:
+        layers = scenario.runtime.layers
+        return stateful(fits)(scenario) and layers.incremental and layers.share > 1 and layers.most > 2
+
+    return and_layered
+
+
+def both(one: Fits, other: Fits) -> Fits:
+    return lambda scenario: one(scenario) and other(scenario)
 
 
 def without_effect(*arguments: Any, **options: Any) -> None:
@@ -204,6 +222,52 @@ def do_not_commit_again_after_a_restore(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Commits, "recover", forgetful)
 
 
+def write_changes_since_the_last_snapshot_even_if_it_failed(patch: pytest.MonkeyPatch) -> None:
+    original = LayeredMap.picture
+
+    def newest_layer_only(self: LayeredMap, since: int | None = None) -> Picture:
+        picture = original(self, since)
+        return picture if since is None else Picture(picture._layers[-1:], since)
+
+    patch.setattr(LayeredMap, "picture", newest_layer_only)
+
+
+def forget_the_layers_below(patch: pytest.MonkeyPatch) -> None:
+    original = Layers.below
+
+    def top_only(self: Layers, captured: Any, unchanged: Any) -> Any:
+        numbered, _ = original(self, captured, unchanged)
+        return numbered, []
+
+    patch.setattr(Layers, "below", top_only)
+
+
+def do_not_remember_removals(patch: pytest.MonkeyPatch) -> None:
+    original = timers.present_and_removed
+
+    def only_present(batch: Any) -> Any:
+        return original(batch)[0], None
+
+    patch.setattr(timers, "present_and_removed", only_present)
+
+
+def clean_by_age_instead_of_by_reference(patch: pytest.MonkeyPatch) -> None:
+    original = penstock.core.store.classify
+
+    def by_age(facts: Facts) -> Classified:
+        classified = original(facts)
+        own = {file.path for file in facts.files if file.checkpoint in classified.retained}
+        files = {
+            path: fate if path in own or fate is not Fate.KEPT else Fate.SUBSUMED
+            for path, fate in classified.files.items()
+        }
+        return replace(classified, files=files)
+
+    patch.setattr(penstock.core.store, "classify", by_age)
+
+
+ABORTS = both(EXACTLY_ONCE, with_fault(Action.SNAPSHOT_ERROR, Action.STORE_ERROR, Action.STALL, Action.CONFIGURE))
+
 MUTATIONS: list[tuple[Callable[[pytest.MonkeyPatch], None], Fits]] = [
     (do_not_hold_channels, fan_in(ALIGNED)),
     (drop_overtaken_records, OVERTAKING),
@@ -219,6 +283,10 @@ MUTATIONS: list[tuple[Callable[[pytest.MonkeyPatch], None], Fits]] = [
     (do_not_restore_event_time, EXACTLY_ONCE),
     (delete_what_is_still_needed, EXACTLY_ONCE),
     (tell_of_completion_twice, EXACTLY_ONCE),
+    (write_changes_since_the_last_snapshot_even_if_it_failed, layered(ABORTS)),
+    (forget_the_layers_below, layered(EXACTLY_ONCE)),
+    (do_not_remember_removals, layered(EXACTLY_ONCE)),
+    (clean_by_age_instead_of_by_reference, layered(EXACTLY_ONCE)),
     (take_a_failed_write_for_done, with_fault(Action.STORE_ERROR, Action.STORE_SILENCE)),
 ]
 

@@ -81,11 +81,18 @@ class Pipeline:
         """The graph as text: chains, their operators and schemas, and how they are connected."""
         return explain(build(self._plan))
 
-    def start(self, *, restore: CheckpointId | int | str | None = None, claim: bool = False) -> Job:
+    def start(
+        self,
+        *,
+        restore: CheckpointId | int | str | None = None,
+        claim: bool = False,
+        allow_dropped_state: bool = False,
+    ) -> Job:
         """Starts the job and returns at once. It goes on from the newest complete checkpoint, or from what `restore`
         names: one of its retained checkpoints by number, or by path a savepoint, another job's checkpoint directory
         (its newest checkpoint) or one checkpoint in it (`.../checkpoints/12`). What comes from elsewhere is copied into
-        the job's own directory first and is not touched any more; with `claim` the savepoint is removed then."""
+        the job's own directory first and is not touched any more; with `claim` the savepoint is removed then. State
+        that the pipeline has no place for is refused unless `allow_dropped_state`."""
         graph = self.graph()
         from penstock.spark.job import start_job  # PySpark is loaded only to run
 
@@ -94,15 +101,21 @@ class Pipeline:
             spark=self._spark,
             checkpoints=self._checkpoints.settings if self._checkpoints else None,
             directory=self._checkpoints.directory if self._checkpoints else None,
-            runtime=self._runtime,
+            runtime=replace(self._runtime, allow_dropped_state=allow_dropped_state),
             restarts=self._restart,
             restore=CheckpointId(restore) if isinstance(restore, int) else restore,
             claim=claim,
         )
 
-    def run(self, *, restore: CheckpointId | int | str | None = None, claim: bool = False) -> JobResult:
+    def run(
+        self,
+        *,
+        restore: CheckpointId | int | str | None = None,
+        claim: bool = False,
+        allow_dropped_state: bool = False,
+    ) -> JobResult:
         """Starts the job and waits for its end. Raises `JobFailed` if it fails. Ctrl-C cancels the job."""
-        job = self.start(restore=restore, claim=claim)
+        job = self.start(restore=restore, claim=claim, allow_dropped_state=allow_dropped_state)
         try:
             return job.wait()
         finally:

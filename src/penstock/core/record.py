@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.core.barrier import Mode, Purpose
 from penstock.core.handles import PartHandle, SnapshotFigures
@@ -11,10 +12,24 @@ from penstock.core.ids import Attempt, ChainId, CheckpointId, Generation, Subtas
 
 
 @dataclass(frozen=True)
+class StateRecord:
+    """A state that an operator declares."""
+
+    name: str
+    kind: str
+    description: Mapping[str, Any]
+    """Of the type of what is stored, see the format of keyed state."""
+
+
+@dataclass(frozen=True)
 class OperatorRecord:
     uid: Uid
     name: str
     stateful: bool
+    states: Sequence[StateRecord] = ()
+    """Those whose type the program declares; operators may store more."""
+    key: Sequence[str] = ()
+    """Of an operator with state per key: name and type of every column of the key, as `user: string`."""
 
 
 @dataclass(frozen=True)

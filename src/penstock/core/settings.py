@@ -69,3 +69,5 @@ class RuntimeSettings:
     deploy_timeout: float = 60.0
     registration_timeout: float = 120.0
     spares: int = 0
+    allow_dropped_state: bool = False
+    """Whether state in a checkpoint that the graph has no place for may be dropped by a restore."""

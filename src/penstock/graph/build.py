@@ -83,7 +83,7 @@ def _chain(run: Sequence[Node], plan: Plan, uids: Mapping[Node, Uid]) -> Chain:
 
 
 def _spec(node: Node, uid: Uid) -> OperatorSpec:
-    return OperatorSpec(uid, node.name, node.factory, node.schema, node.stateful, node.sink)
+    return OperatorSpec(uid, node.name, node.factory, node.schema, node.stateful, node.sink, node.states, node.key)
 
 
 def _fused(nodes: Sequence[Node], uids: Mapping[Node, Uid]) -> OperatorSpec:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -37,6 +37,21 @@ class Partitioning(StrEnum):
     """Every record to every subtask."""
 
 
+class DeclaredState(Protocol):
+    """A state as an operator declares it, on the driver."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def description(self) -> dict[str, Any]: ...
+
+    def check(self, uid: Uid, kind: str, stored: dict[str, Any]) -> None:
+        """Raises `StateMismatch` unless state that was stored with that kind and description can be read."""
+        ...
+
+
 @dataclass(frozen=True)
 class OperatorSpec:
     uid: Uid
@@ -50,6 +65,10 @@ class OperatorSpec:
     stateful: bool = False
     sink: Sink | None = None
     """Set on sinks: the driver asks it for a committer."""
+    states: tuple[DeclaredState, ...] = ()
+    """Those whose type the user declares."""
+    key: tuple[str, ...] = ()
+    """Of an operator with state per key: name and type of every column of the key."""
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,15 @@ from penstock.graph.plan import Node, Plan, Route
 from penstock.graph.schemas import Returns, declared_schema
 from penstock.operators.aggregates import Aggregate
 from penstock.operators.fold import FoldOperator, RowFunction
-from penstock.operators.keyed import KeyedContext, KeyedFunction, PlainFunction
+from penstock.operators.keyed import KeyedContext, KeyedFunction, PlainFunction, declarations_of
 from penstock.operators.process import ProcessOperator
 from penstock.operators.reduce import ReduceOperator, reduced_schema
 from penstock.state.declare import StateDeclaration
+from penstock.state.keys import KeyColumns
+from penstock.state.operator_state import operator_states_of
 
 if TYPE_CHECKING:
-    from penstock.graph.job import OperatorFactory
+    from penstock.graph.job import DeclaredState, OperatorFactory
 
 Function = KeyedFunction | type[KeyedFunction] | Callable[[Any, Any, KeyedContext], None]
 
@@ -39,7 +41,21 @@ def add_process(
     keyed_function = _keyed_function(function, state, site)
     schema = declared_schema(returns, site)
     factory = partial(ProcessOperator, keyed_function, key, schema, schema_of(routes))
-    return (Route(plan.add(Node(site, factory, schema, routes, parallelism, stateful=True))),)
+    states = tuple(states_of(keyed_function))
+    key_types = key_columns(schema_of(routes), key)
+    node = Node(site, factory, schema, routes, parallelism, stateful=True, states=states, key=key_types)
+    return (Route(plan.add(node)),)
+
+
+def states_of(function: KeyedFunction | type[KeyedFunction]) -> list[DeclaredState]:
+    cls = function if isinstance(function, type) else type(function)
+    keyed = [function.declaration] if isinstance(function, PlainFunction) else declarations_of(cls)
+    return [*keyed, *operator_states_of(cls)]
+
+
+def key_columns(schema: pa.Schema, key: tuple[str, ...]) -> tuple[str, ...]:
+    """Name and type of every column of the key, as checkpoints keep them."""
+    return tuple(f"{name}: {kind}" for name, kind in zip(key, KeyColumns(schema, key).types, strict=True))
 
 
 def add_reduce(
@@ -64,7 +80,8 @@ def add_reduce(
         raise site.error(f"takes a function of two rows, not {type(function).__name__} {function!r}")
     else:
         result, factory = schema, partial(FoldOperator, function, key, schema)
-    return (Route(plan.add(Node(site, factory, result, routes, parallelism, stateful=True))),)
+    key_types = key_columns(schema, key)
+    return (Route(plan.add(Node(site, factory, result, routes, parallelism, stateful=True, key=key_types))),)
 
 
 def _aggregated(schema: pa.Schema, key: tuple[str, ...], aggregates: Mapping[str, Aggregate], site: Site) -> pa.Schema:

@@ -17,7 +17,7 @@ from penstock.graph.job import Partitioning
 
 if TYPE_CHECKING:
     from penstock.connectors.base import Sink
-    from penstock.graph.job import OperatorFactory
+    from penstock.graph.job import DeclaredState, OperatorFactory
     from penstock.operators.expressions import Step
 
 
@@ -37,6 +37,9 @@ class Node:
     sink: Sink | None = None
     steps: tuple[Step, ...] = ()
     """Of an expression operator: neighbours in a chain are evaluated in one go."""
+    states: tuple[DeclaredState, ...] = ()
+    key: tuple[str, ...] = ()
+    """Both as in `OperatorSpec`."""
 
     @property
     def name(self) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.core.ids import SubtaskId
 from penstock.core.plan import Topology
-from penstock.core.record import ChainRecord, EdgeRecord, GraphRecord, OperatorRecord
-from penstock.graph.job import JobGraph
+from penstock.core.record import ChainRecord, EdgeRecord, GraphRecord, OperatorRecord, StateRecord
+from penstock.graph.job import JobGraph, OperatorSpec
 
 
 def graph_record(graph: JobGraph) -> GraphRecord:
@@ -17,7 +17,7 @@ def graph_record(graph: JobGraph) -> GraphRecord:
             ChainRecord(
                 chain.id,
                 chain.parallelism,
-                tuple(OperatorRecord(spec.uid, spec.name, spec.stateful) for spec in chain.operators),
+                tuple(map(_operator_record, chain.operators)),
             )
             for chain in graph.chains
         ),
@@ -33,6 +33,11 @@ def graph_record(graph: JobGraph) -> GraphRecord:
             for edge in graph.edges
         ),
     )
+
+
+def _operator_record(spec: OperatorSpec) -> OperatorRecord:
+    states = tuple(StateRecord(state.name, state.kind, state.description) for state in spec.states)
+    return OperatorRecord(spec.uid, spec.name, spec.stateful, states, spec.key)
 
 
 def topology(graph: JobGraph) -> Topology:

@@ -9,6 +9,7 @@ from penstock.graph.plan import Node, Plan, Route
 from penstock.graph.schemas import Returns, declared_schema
 from penstock.operators.keyed import KeyedFunction
 from penstock.operators.stream_function import StreamFunction, StreamProcessOperator
+from penstock.state.operator_state import operator_states_of
 
 
 def add_stream_process(
@@ -32,4 +33,5 @@ def add_stream_process(
         )
     schema = declared_schema(returns, site)
     factory = partial(StreamProcessOperator, function, schema, schema_of(routes))
-    return (Route(plan.add(Node(site, factory, schema, routes, parallelism, stateful=True))),)
+    states = tuple(operator_states_of(cls))
+    return (Route(plan.add(Node(site, factory, schema, routes, parallelism, stateful=True, states=states))),)

@@ -179,11 +179,11 @@ class PlainFunction(KeyedFunction):
     """A function `f(row, state, ctx)` with one state."""
 
     def __init__(self, function: Callable[[Any, Any, KeyedContext], None], state: StateDeclaration[Any]) -> None:
-        self._function, self._declaration = function, state
-        self._declaration.name = self._declaration.name or "state"
+        self._function, self.declaration = function, state
+        self.declaration.name = self.declaration.name or "state"
 
     def process(self, row: Any, ctx: KeyedContext) -> None:
-        self._function(row, self.__dict__[self._declaration.name], ctx)
+        self._function(row, self.__dict__[self.declaration.name], ctx)
 
 
 def own_instance(function: KeyedFunction | type[KeyedFunction]) -> KeyedFunction:
@@ -191,13 +191,11 @@ def own_instance(function: KeyedFunction | type[KeyedFunction]) -> KeyedFunction
     return function() if isinstance(function, type) else copy.deepcopy(function)
 
 
-def declarations_of(function: KeyedFunction) -> list[StateDeclaration[Any]]:
-    """The states that a function declares, base classes first."""
-    if isinstance(function, PlainFunction):
-        return [function._declaration]
+def declarations_of(cls: type[KeyedFunction]) -> list[StateDeclaration[Any]]:
+    """The states that a class of functions declares, base classes first."""
     found: dict[str, StateDeclaration[Any]] = {}
-    for cls in reversed(type(function).__mro__):
-        for name, attribute in vars(cls).items():
+    for base in reversed(cls.__mro__):
+        for name, attribute in vars(base).items():
             found.pop(name, None)
             if isinstance(attribute, StateDeclaration):
                 found[name] = attribute
@@ -207,7 +205,8 @@ def declarations_of(function: KeyedFunction) -> list[StateDeclaration[Any]]:
 def bind_states(function: KeyedFunction, now: Callable[[], int]) -> list[KeyedState]:
     """Makes the declared states and puts them on the instance. `now` is processing time."""
     states: list[KeyedState] = []
-    for declaration in declarations_of(function):
+    declared = [function.declaration] if isinstance(function, PlainFunction) else declarations_of(type(function))
+    for declaration in declared:
         state = declaration.make(now)
         function.__dict__[declaration.name] = state
         states.append(state)

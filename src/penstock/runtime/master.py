@@ -39,6 +39,7 @@ from penstock.core.restore import DoesNotFit, SubtaskRestore, as_restored, check
 from penstock.core.settings import CheckpointSettings, RuntimeSettings
 from penstock.core.statistics import CheckpointStatistics
 from penstock.core.store import Fenced
+from penstock.graph.diff import restorable
 from penstock.graph.job import JobGraph
 from penstock.graph.record import graph_record, topology
 from penstock.operators.base import Clock
@@ -489,6 +490,9 @@ class Master:
         checkpoint, committables = (record.checkpoint, record.committables) if record else (None, {})
         try:
             self._commits.check_known(committables)
+            if record is not None:
+                allowed = self._runtime.allow_dropped_state
+                record = self._restore_point = restorable(record, self._graph, allow_dropped_state=allowed)
             self._restores = plan_restore(record, self._graph_record) if record else {}
         except Exception as error:
             return self.broke(report_of(error, f"{_origin(record)} cannot be restored", retriable=False))

@@ -27,10 +27,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 from penstock.api.durations import Duration
+from penstock.core.ids import Uid
 from penstock.state.codec import Codec, codec_for
 from penstock.state.composite import ListColumns, MapColumns, StampedValues
+from penstock.state.conversion import Incompatible
 from penstock.state.errors import UnsupportedType
 from penstock.state.evolution import Evolution, Migration
+from penstock.state.schema import Description
+from penstock.state.tables import StateMismatch
 from penstock.state.ttl import TTL, time_to_live
 
 if TYPE_CHECKING:
@@ -94,6 +98,17 @@ class StateDeclaration(Generic[S]):
             renamed=options.renamed,
             migrations=options.migrate,
         )
+
+    @property
+    def description(self) -> Description:
+        return self.codec.description
+
+    def check(self, uid: Uid, kind: str, stored: Description) -> None:
+        """Raises `StateMismatch` unless state of that description can be read."""
+        try:
+            self.evolution.check(kind, stored)
+        except Incompatible as reason:
+            raise StateMismatch(self.evolution.mismatch(uid, self.name, kind, stored, reason)) from None
 
     def _codec(self) -> Codec:
         """Of the state as a whole."""

@@ -156,7 +156,14 @@ def to_record(metadata: Metadata, committables: Mapping[Uid, Sequence[bytes]]) -
 
 
 def _frozen(graph: GraphRecord) -> GraphRecord:
-    chains = tuple(ChainRecord(chain.id, chain.parallelism, tuple(chain.operators)) for chain in graph.chains)
+    chains = tuple(
+        ChainRecord(
+            chain.id,
+            chain.parallelism,
+            tuple(replace(one, states=tuple(one.states), key=tuple(one.key)) for one in chain.operators),
+        )
+        for chain in graph.chains
+    )
     edges = tuple(replace(edge, key=tuple(edge.key), columns=tuple(edge.columns)) for edge in graph.edges)
     return replace(graph, chains=chains, edges=edges)
 
