@@ -11,6 +11,7 @@ from penstock.graph.schemas import Returns
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     from penstock.api.stream import Stream
     from penstock.operators.aggregates import Aggregate
@@ -52,6 +53,27 @@ class KeyedStream:
             self._plan, add_process(self._plan, self._routes, self._key, function, returns, state, uid, parallelism)
         )
 
+    def transform_with_state(
+        self,
+        processor: StatefulProcessor,
+        *,
+        returns: Returns | None = None,
+        time_mode: str = "none",
+        initial_state: pa.Table | None = None,
+        uid: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Runs a `StatefulProcessor` that was written for Spark's `transformWithState`, unchanged: with value, list and
+        map state, timers (`time_mode="processingtime"` or `"eventtime"`), times to live and an initial state (a table
+        that has the key's columns)."""
+        from penstock.api.stream import Stream
+        from penstock.graph.processors import add_processor
+
+        routes = add_processor(
+            self._plan, self._routes, self._key, processor, returns, time_mode, initial_state, uid, parallelism
+        )
+        return Stream(self._plan, routes)
+
     def reduce(
         self,
         function: RowFunction | None = None,
@@ -84,4 +106,4 @@ class KeyedStream:
                     f"{name} needs no key: write stream.{name}(...) before key_by(...), or after process(...) or "
                     "reduce(...)"
                 )
-            raise AttributeError(f"a KeyedStream has no {name!r}; it has process and reduce")
+            raise AttributeError(f"a KeyedStream has no {name!r}; it has process, reduce and transform_with_state")

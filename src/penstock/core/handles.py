@@ -55,6 +55,8 @@ class PartHandle:
     channel: ChannelId | None = None
     layer: int = 0
     origin: CheckpointId | None = None
+    inline: bytes | None = None
+    """The bytes themselves, if there are few: then there is no file, and `path` is empty."""
 
     def seen_from_later(self, written_for: CheckpointId) -> PartHandle:
         """As a later checkpoint names it; `written_for` is the one that this handle belongs to."""

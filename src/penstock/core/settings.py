@@ -49,6 +49,9 @@ class LayerSettings:
     """What the layers on top of the base may hold, of the whole state's entries."""
     small: int = 2_048
     """States of fewer entries are written whole: one small piece is better than many."""
+    inline: int = 16 << 10
+    """Bytes. What a subtask writes at once goes into the checkpoint's metadata, not into a file of its own, if it is no
+    more than this: many small operators make no files at all."""
 
 
 @dataclass(frozen=True, slots=True)

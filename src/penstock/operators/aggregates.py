@@ -168,6 +168,11 @@ class Accumulator:
         return limits.max if kind is AggregateKind.MIN else limits.min
 
     def _reserve(self, keys: int) -> None:
+        self.expect(keys)
+        self._used = keys
+
+    def expect(self, keys: int) -> None:
+        """Makes room for so many keys at once."""
         capacity = len(self._values)
         if keys > capacity:
             while capacity < keys:
@@ -175,4 +180,3 @@ class Accumulator:
             self._values = np.concatenate([self._values, np.zeros(capacity - len(self._values), self._values.dtype)])
             if self._seen is not None:
                 self._seen = np.concatenate([self._seen, np.zeros(capacity - len(self._seen), np.bool_)])
-        self._used = keys

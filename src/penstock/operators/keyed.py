@@ -139,6 +139,14 @@ class KeyedContext:
         self._timers.processing.add(self._raw_key, time)
         return time
 
+    def processing_timer_at(self, time: int | dt.datetime) -> None:
+        """Calls `on_timer` for this key once the wall clock has reached `time`."""
+        self._timers.processing.add(self._raw_key, milliseconds(time))
+
+    def timers(self, kind: TimerKind = TimerKind.EVENT_TIME) -> list[int]:
+        """The times of this key's timers, earliest first. Looks at all timers of the subtask."""
+        return self._queue(kind).times_of(self._raw_key)
+
     def cancel_timer(self, time: int | dt.datetime, kind: TimerKind = TimerKind.EVENT_TIME) -> None:
         """Takes back this key's timer of that time; no error if there is none."""
         self._queue(kind).remove(self._raw_key, milliseconds(time))

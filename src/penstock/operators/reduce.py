@@ -65,8 +65,9 @@ class ReduceOperator(Operator):
                     f"operator {context.uid!r}: stored are the aggregates {_shown(header.description)}, but declared "
                     f"are {_shown(self._description())}: declare them as they were, or give the operator another uid"
                 )
+            expected = len(self._index) + sum(batch.num_rows for batch in batches)
             for batch in batches:
-                self._take_up(batch)
+                self._take_up(batch, expected)
                 changes += batch.num_rows if part.layer else 0
         if context.base is not None and context.restored:
             self._marks[context.base] = self._index.mark()
@@ -137,11 +138,13 @@ class ReduceOperator(Operator):
         keys = key_columns(slots)
         return encode_rows(_KIND, _PART, self._description(), self._columns, self._total, keys, types, of_rows)
 
-    def _take_up(self, batch: pa.RecordBatch) -> None:
+    def _take_up(self, batch: pa.RecordBatch, expected: int) -> None:
         key_columns = key_columns_of(batch, self._columns)
         self._index = suited_index(self._index, self._columns, key_columns)
+        self._index.expect(expected)
         slots, _ = self._index.find(key_columns)
         for name, accumulator in self._accumulators.items():
+            accumulator.expect(expected)
             accumulator.put(slots, batch.column(name), len(self._index))
 
     def _description(self) -> dict[str, Any]:

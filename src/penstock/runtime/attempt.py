@@ -184,7 +184,14 @@ class AttemptRun:
         if around.files is None:
             return NoSnapshots()
         return PooledSnapshotWriter(
-            around.files, around.pool, around.clock, deploy.generation, deploy.attempt, subtask, put
+            around.files,
+            around.pool,
+            around.clock,
+            deploy.generation,
+            deploy.attempt,
+            subtask,
+            put,
+            around.settings.layers.inline,
         )
 
     def _restored(self, restore: Restore) -> RestoredSubtask:

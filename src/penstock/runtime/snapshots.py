@@ -37,6 +37,7 @@ class PooledSnapshotWriter:
         attempt: Attempt,
         subtask: SubtaskId,
         put: Callable[[Note], None],
+        inline: int = 0,
     ):
         self._files = files
         self._pool = pool
@@ -45,6 +46,7 @@ class PooledSnapshotWriter:
         self._attempt = attempt
         self._subtask = subtask
         self._put = put
+        self._inline = inline
         self._lock = threading.Lock()
         self._written: dict[CheckpointId, list[str]] = {}
         self._discarded: set[CheckpointId] = set()
@@ -66,12 +68,13 @@ class PooledSnapshotWriter:
         began = self._clock.now()
         path = data_path(checkpoint, self._generation, self._attempt, self._subtask, ticket)
         try:
-            handles = write_parts(self._files, path, parts)
+            handles = write_parts(self._files, path, parts, self._inline)
         except Exception as error:
             _LOG.warning("%s could not write %s", self._subtask, path, exc_info=True)
             self._put(WriteFailed(checkpoint, ticket, f"{type(error).__name__}: {error}"))
             return
-        if handles and not self._keep(checkpoint, path):
+        made_a_file = any(handle.inline is None for handle in handles)
+        if made_a_file and not self._keep(checkpoint, path):
             self._delete([path])
             return
         self._put(Written(checkpoint, ticket, handles, self._clock.now() - began))

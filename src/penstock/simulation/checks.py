@@ -237,7 +237,8 @@ def _check_store(world: World) -> None:
     for checkpoint in retained:
         record = store.load(checkpoint)
         directory = layout.checkpoint_directory(checkpoint)
-        needed.update(layout.part_path(directory, handle) for subtask in record.subtasks for handle in subtask.handles)
+        handles = [handle for subtask in record.subtasks for handle in subtask.handles if handle.inline is None]
+        needed.update(layout.part_path(directory, handle) for handle in handles)
         needed.add(layout.metadata_path(checkpoint, record.generation))
         if any(record.committables.values()):
             needed.add(layout.committables_path(checkpoint, record.generation))

@@ -123,7 +123,11 @@ def _runtime(random: Random, tick: float) -> RuntimeSettings:
             target=random.choice((None, tick * 20)), initial_rows=depth, min_rows=random.choice((1, 4)), max_rows=depth
         ),
         layers=LayerSettings(
-            incremental=random.random() < 0.9, most=random.choice((2, 4, 16)), share=random.choice((0.5, 5.0)), small=0
+            incremental=random.random() < 0.9,
+            most=random.choice((2, 4, 16)),
+            share=random.choice((0.5, 5.0)),
+            small=0,
+            inline=random.choice((0, 0, 1_000, 1 << 20)),
         ),
         linger=tick * random.choice((0, 3, 10)),
         small_batch_rows=random.choice((1, 4, 10)),

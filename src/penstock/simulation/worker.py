@@ -267,7 +267,14 @@ class SimulatedWorker:
             return NoSnapshots()
         answers: Line[Note] = Line(world.scheduler, f"writes of {actor.subtask}", actor.put)
         return PooledSnapshotWriter(
-            world.files, self._pool, world.scheduler.clock, generation, attempt, actor.subtask, answers.send
+            world.files,
+            self._pool,
+            world.scheduler.clock,
+            generation,
+            attempt,
+            actor.subtask,
+            answers.send,
+            world.scenario.runtime.layers.inline,
         )
 
     def _restored(self, run: Run, restore: Restore) -> RestoredSubtask:

@@ -47,6 +47,10 @@ class KeyIndex(Protocol):
         """The key columns of all slots as they are now, or of some of them; to be called later, on any thread."""
         ...
 
+    def expect(self, keys: int) -> None:
+        """So many keys will come: room for all of them is made at once, instead of again and again as they come."""
+        ...
+
     def mark(self) -> Mark:
         """Now, after the last call of `find`."""
         ...
@@ -91,6 +95,9 @@ class DictIndex:
             return self._columns.to_arrow(keys[:length] if slots is None else [keys[slot] for slot in slots.tolist()])
 
         return columns
+
+    def expect(self, keys: int) -> None:
+        """A dict grows by itself."""
 
     def mark(self) -> Mark:
         return self._mark
@@ -141,6 +148,9 @@ class HashIndex:
             return [_column(np.ascontiguousarray(chosen[:, place]), kind) for place, kind in enumerate(self._types)]
 
         return columns
+
+    def expect(self, keys: int) -> None:
+        self._reserve(keys)
 
     def mark(self) -> Mark:
         return Mark(self._era, self._stamp)

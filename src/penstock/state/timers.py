@@ -61,6 +61,10 @@ class TimerQueue:
         if (time, key) in self._set:
             self._set.remove((time, key))
 
+    def times_of(self, key: Hashable) -> list[int]:
+        """All times for which the key has a timer, in order."""
+        return sorted(time for time in self._times if (time, key) in self._set)
+
     def next_time(self) -> int | None:
         """When the earliest timer is due."""
         while self._times:

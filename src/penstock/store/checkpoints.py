@@ -375,6 +375,8 @@ def _references(entry: Completed, metadata: Metadata) -> Iterator[Reference]:
     ends: dict[str, int] = {}
     for subtask in metadata.subtasks:
         for handle in subtask.handles:
+            if handle.inline is not None:
+                continue
             path = layout.part_path(directory, handle)
             ends[path] = max(ends.get(path, 0), handle.offset + handle.length)
     if metadata.committables is not None:

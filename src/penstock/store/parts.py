@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 
 from penstock.core.handles import PartHandle
 from penstock.core.ids import Uid
@@ -17,15 +19,32 @@ from penstock.store.layout import part_path
 __all__ = ["CorruptCheckpoint", "reader", "restored", "write_parts"]
 
 
-def write_parts(files: Files, path: str, parts: Mapping[Uid, Sequence[CapturedPart]]) -> list[PartHandle]:
-    """Encodes the parts and writes them to one file (see `layout.data_path`); no file if there are no parts.
+def write_parts(
+    files: Files, path: str, parts: Mapping[Uid, Sequence[CapturedPart]], inline: int = 0
+) -> list[PartHandle]:
+    """Encodes the parts and writes them to one file (see `layout.data_path`); no file if there are no parts, or if all
+    of them together have no more than `inline` bytes: then the handles hold them.
 
     Parts are encoded one by one while the file is written, so that only one of them is in memory in its encoded form.
     """
     handles: list[PartHandle] = []
-    if any(parts.values()):
-        files.write(path, _encoded(parts, path.rpartition("/")[2], handles))
-    return handles
+    if not any(parts.values()):
+        return handles
+    content = _encoded(parts, path.rpartition("/")[2], handles)
+    first: list[Buffer] = []
+    size = 0
+    for chunk in content:
+        first.append(chunk)
+        size += memoryview(chunk).nbytes
+        if size > inline:
+            files.write(path, chain(first, content))
+            return handles
+    whole = b"".join(first)
+    return [_inlined(handle, whole) for handle in handles]
+
+
+def _inlined(handle: PartHandle, whole: bytes) -> PartHandle:
+    return replace(handle, path="", offset=0, inline=whole[handle.offset : _end(handle)])
 
 
 def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], name: str, handles: list[PartHandle]) -> Iterator[Buffer]:
@@ -49,12 +68,12 @@ def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], name: str, handles: li
 
 def reader(files: Files, directory: str, handle: PartHandle) -> Callable[[], memoryview]:
     """Reads one part when called, and verifies it. `directory` is the checkpoint's, relative to the root of `files`."""
-    path = part_path(directory, handle)
+    path = part_path(directory, handle) if handle.inline is None else f"the metadata of {directory}"
 
     def read() -> memoryview:
         what = f"part {handle.name!r} of operator {handle.uid!r} (bytes {handle.offset} to {_end(handle)})"
         try:
-            content = files.read(path, handle.offset, handle.length)
+            content = _bytes_of(files, path, handle)
         except FileNotFoundError as error:
             raise CorruptCheckpoint(path, f"the file is missing; it holds {what}") from error
         if len(content) != handle.length:
@@ -65,6 +84,10 @@ def reader(files: Files, directory: str, handle: PartHandle) -> Callable[[], mem
         return content
 
     return read
+
+
+def _bytes_of(files: Files, path: str, handle: PartHandle) -> memoryview:
+    return files.read(path, handle.offset, handle.length) if handle.inline is None else memoryview(handle.inline)
 
 
 def restored(files: Files, directory: str, writer: int, handle: PartHandle) -> tuple[Uid, RestoredPart]:
