@@ -65,6 +65,8 @@ def copy_parts(
     copies: dict[str, str] = {}
 
     def moved(handle: PartHandle) -> PartHandle:
+        if handle.inline is not None:
+            return replace(handle, origin=None)
         path = layout.part_path(directory, handle)
         if path not in copies:
             copies[path] = name(len(copies))
@@ -140,4 +142,5 @@ def remove_savepoint(snapshot: Snapshot) -> None:
 
 
 def _handles(record: CheckpointRecord) -> Sequence[PartHandle]:
-    return [handle for subtask in record.subtasks for handle in subtask.handles]
+    """Of parts that are in files."""
+    return [handle for subtask in record.subtasks for handle in subtask.handles if handle.inline is None]

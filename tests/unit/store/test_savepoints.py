@@ -141,3 +141,16 @@ def test_a_checkpoint_that_is_being_copied_is_not_cleaned_away(tmp_path: Path) -
     assert store.clean().retained == (1, 2)
     store.release(CheckpointId(1))
     assert store.clean().retained == (2,)
+
+
+def test_parts_within_the_metadata_come_along(tmp_path: Path) -> None:
+    files = LocalFiles(str(tmp_path / "job"))
+    store = CheckpointStore(files, JOB)
+    store.claim()
+    entries = write_data(files, 1, 1)
+    few = replace(entries[0].handles[0], path="", offset=0, inline=content_of(1, entries[0].subtask))
+    store.complete(record_of(1, 1, [replace(entries[0], handles=(few,)), *entries[1:]]))
+    saved = exported(tmp_path / "job", tmp_path / "saved", 1)
+    fork = LocalFiles(str(tmp_path / "fork"))
+    newest = CheckpointStore(fork, "fork").claim(find_snapshot(str(saved))).newest
+    assert newest is not None and read_all(fork, newest) == expected(1)
