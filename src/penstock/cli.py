@@ -63,6 +63,47 @@ def verify(
     raise typer.Exit(0 if ok else 1)
 
 
+Where = Annotated[str, typer.Argument(help="A checkpoint directory, or <directory>/checkpoints/<number>.")]
+Number = Annotated[int | None, typer.Option("--checkpoint", help="The checkpoint; the newest complete one by default.")]
+
+
+@app.command()
+def inspect(path: Where, checkpoint: Number = None, as_json: Json = False) -> None:
+    """Show what is in a checkpoint: sizes by operator and state, skew, files, layers, figures."""
+    from penstock.observe.inspection import inspect as look
+    from penstock.observe.inspection import shown
+    from penstock.observe.opening import open_checkpoint
+
+    found = look(open_checkpoint(path, checkpoint))
+    if as_json:
+        _print_json(found)
+    else:
+        typer.echo(shown(found))
+
+
+@app.command()
+def diff(
+    path: Where,
+    program: Annotated[str, typer.Argument(help="The program, which is run up to where it starts its pipeline.")],
+    checkpoint: Number = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether a program would restore from a checkpoint, per operator and state."""
+    from penstock.graph.diff import diff as compare
+    from penstock.observe.opening import open_checkpoint, pipeline_of
+
+    found = compare(open_checkpoint(path, checkpoint).record, pipeline_of(program).graph())
+    if as_json:
+        differences = [one.as_dict() for one in found.differences]
+        _print_json({"restorable": found.restorable, "problem": found.problem, "states": differences})
+    else:
+        for one in found.differences:
+            state = f".{one.state}" if one.state else ""
+            typer.echo(f"{one.verdict:<12} {one.uid}{state} ({one.operator})" + (f": {one.why}" if one.why else ""))
+        typer.echo(found.problem or ("restores" if found.restorable else "does not restore as it is"))
+    raise typer.Exit(0 if found.restorable else 1)
+
+
 @bench.command()
 def backpressure(
     as_json: Json = False,

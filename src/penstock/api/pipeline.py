@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +30,26 @@ if TYPE_CHECKING:
 
     from penstock.connectors.base import Source
     from penstock.spark.job import Job, JobResult
+
+
+_captured: ContextVar[list[Pipeline] | None] = ContextVar("captured", default=None)
+
+
+class _Captured(BaseException):
+    """Ends a program at the point where it would start its pipeline."""
+
+
+@contextmanager
+def captured_start() -> Iterator[list[Pipeline]]:
+    """Within, a pipeline that would be started is put into the list instead, and the program that starts it ends."""
+    found: list[Pipeline] = []
+    token = _captured.set(found)
+    try:
+        yield found
+    except _Captured:
+        pass
+    finally:
+        _captured.reset(token)
 
 
 class Pipeline:
@@ -93,6 +116,10 @@ class Pipeline:
         (its newest checkpoint) or one checkpoint in it (`.../checkpoints/12`). What comes from elsewhere is copied into
         the job's own directory first and is not touched any more; with `claim` the savepoint is removed then. State
         that the pipeline has no place for is refused unless `allow_dropped_state`."""
+        captured = _captured.get()
+        if captured is not None:
+            captured.append(self)
+            raise _Captured
         graph = self.graph()
         from penstock.spark.job import start_job  # PySpark is loaded only to run
 

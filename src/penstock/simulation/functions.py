@@ -10,6 +10,10 @@ from penstock.simulation.witness import Witness
 from penstock.state import declare
 
 
+def _add_square(accumulator: tuple[int, int], value: int) -> tuple[int, int]:
+    return accumulator[0] + 1, accumulator[1] + value % 1000
+
+
 class Tally(KeyedFunction):
     """Passes every record on with its number and the sum of its key so far, and puts out one row for every bucket of
     event time in which the key had records. All of its states say the same in different ways: they must agree."""
@@ -19,6 +23,8 @@ class Tally(KeyedFunction):
     ids = declare.list(int)
     buckets = declare.map(int, int)
     fired = declare.list(int)
+    highest = declare.reducing(int, max)
+    squares = declare.aggregating(tuple[int, int], create=lambda: (0, 0), add=_add_square)
 
     def __init__(self, node: int, witness: Witness) -> None:
         self._node, self._witness = node, witness
@@ -35,6 +41,11 @@ class Tally(KeyedFunction):
             if bucket not in self.buckets:
                 ctx.timer_at((bucket + 1) * BUCKET_MS)
             self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
+        self.highest.add(row.id)
+        self.squares.add(row.value)
+        expected = (max(self.ids), self.count.value)
+        if (self.highest.get(), self.squares.get()[0]) != expected:
+            self._witness.object(f"node {self._node}, key {ctx.key}: folded state disagrees with {expected}")
         if len(self.ids) != self.count.value:
             self._witness.object(
                 f"node {self._node}, key {ctx.key}: {self.count.value} counted, {len(self.ids)} remembered"

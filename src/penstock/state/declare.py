@@ -319,9 +319,9 @@ def aggregating(
     *,
     create: Callable[[], Any],
     add: Callable[[Any, Any], Any],
-    result: Callable[[Any], R] | None = None,
+    result: Callable[[Any], Any] | None = None,
     **options: Unpack[Options],
-) -> AggregatingDeclaration[Any, R]:
+) -> AggregatingDeclaration[Any, Any]:
     """Everything that was added for a key, in an accumulator of a type of its own: `create()` makes an empty one,
     `add(accumulator, value)` returns it with the value added, `result(accumulator)` is what `get` answers (the
     accumulator itself, if left out)."""

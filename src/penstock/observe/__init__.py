@@ -1,0 +1,1 @@
+"""Looking at jobs and checkpoints from outside."""
