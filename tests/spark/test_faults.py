@@ -18,7 +18,7 @@ import pytest
 from tests.spark.support.jobs import PATIENCE, wait_for_checkpoints, wait_until
 
 import penstock as ps
-from penstock.core.settings import RuntimeSettings
+from penstock.core.settings import LayerSettings, RuntimeSettings
 from penstock.runtime.network.handshake import HandshakeError
 from penstock.runtime.worker import WorkerConfig, run_worker
 from penstock.spark.slots import TooFewSlots
@@ -179,9 +179,13 @@ def test_strangers_at_the_ports_do_not_disturb_a_job(start: Start, tmp_path: Pat
 
 
 # ---- the checkpoint directory ----
+ALL_IN_FILES = RuntimeSettings(layers=LayerSettings(inline=0))
+"""However little there is to write, workers write files: there is something to damage, and a disk to be full."""
+
+
 def counting(name: str, directory: Path, target: Any = None, **options: Any) -> ps.Pipeline:
     """A job with state that takes checkpoints until it is stopped."""
-    pipeline = ps.Pipeline(name, checkpoints=ps.Checkpoints(directory, every="50ms"), **options)
+    pipeline = ps.Pipeline(name, checkpoints=ps.Checkpoints(directory, every="50ms"), runtime=ALL_IN_FILES, **options)
     stream = numbers(pipeline, count=None, rate=2_000).with_columns(key=0 * _n() + _n() % 10)
     stream.key_by("key").reduce(n=ps.count(), uid="count").sink(target or ps.sinks.Discard(), uid="out")
     return pipeline
@@ -246,9 +250,9 @@ def test_a_changed_data_file_is_named_and_not_restored(start: Start, stopped: Pa
 
 def test_an_unknown_format_is_refused(start: Start, stopped: Path) -> None:
     metadata = newest(stopped, ".json")
-    metadata.write_text(metadata.read_text().replace('"format": 1', '"format": 99', 1))
+    metadata.write_text(metadata.read_text().replace('"format": 2', '"format": 99', 1))
     story = failure_of(start(counting("first", stopped)))
-    assert f"{metadata.name} has format 99; this version of Penstock reads formats up to 1" in story
+    assert f"{metadata.name} has format 99; this version of Penstock reads formats up to 2" in story
 
 
 def test_a_checkpoint_that_never_completed_cannot_be_restored(start: Start, stopped: Path) -> None:
@@ -279,7 +283,7 @@ class FullDisk(ps.KeyedFunction):
 
 
 def on_a_full_disk(directory: Path, sink: Any, **options: Any) -> ps.Pipeline:
-    pipeline = ps.Pipeline("full", **options)
+    pipeline = ps.Pipeline("full", runtime=ALL_IN_FILES, **options)
     stream = numbers(pipeline, count=None, rate=1_000).with_columns(key=_n() % 10)
     stream.key_by("key").process(FullDisk(directory / "full"), returns={"n": int, "total": int}, uid="totals").sink(
         sink, uid="out"
@@ -316,7 +320,7 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing(start: Start, tmp_path: P
     )
     wait_for_checkpoints(job, 1)
     (tmp_path / "full").touch()
-    wait_until(lambda: job.status().restarts >= 1 or job.done(), lambda: job.status())
+    wait_until(lambda: job.status().restarts >= 1 or job.done(), job.status)
     (tmp_path / "full").unlink()
     wait_for_checkpoints(job, 2)
     job.stop(timeout=PATIENCE)
