@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.graph.errors import PipelineError, UnnamedOperatorWarning
     from penstock.operators.aggregates import count, max, min, sum
     from penstock.operators.keyed import KeyedContext, KeyedFunction, Row, Timer
+    from penstock.runtime.network.tls import TlsFiles
     from penstock.spark.job import CheckpointFailed, Job, JobFailed, JobResult
     from penstock.state.declare import list, map, value
     from penstock.state.timers import TimerKind
@@ -44,6 +45,7 @@ _HOME_OF = {
     "Row": "penstock.operators.keyed",
     "RuntimeSettings": "penstock.core.settings",
     "Stream": "penstock.api.stream",
+    "TlsFiles": "penstock.runtime.network.tls",
     "Timer": "penstock.operators.keyed",
     "TimerKind": "penstock.state.timers",
     "UnnamedOperatorWarning": "penstock.graph.errors",
@@ -74,6 +76,7 @@ __all__ = [
     "Stream",
     "Timer",
     "TimerKind",
+    "TlsFiles",
     "UnnamedOperatorWarning",
     "count",
     "list",

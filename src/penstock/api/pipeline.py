@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.connectors.base import Source
+    from penstock.runtime.network.tls import TlsFiles
     from penstock.spark.job import Job, JobResult
 
 
@@ -40,6 +41,7 @@ class Pipeline:
     `key_groups`: into how many groups keys are divided, the highest parallelism that keyed state can ever have; fixed
     for its life.
     `spares`: workers that wait idle to take over from a lost one.
+    `tls`: certificates for the connections between machines, see `ps.TlsFiles`; None: not encrypted.
     `runtime`: all finer settings.
     """
 
@@ -53,12 +55,13 @@ class Pipeline:
         restart: RestartSettings | None = None,
         key_groups: int = 128,
         spares: int = 0,
+        tls: TlsFiles | None = None,
         runtime: RuntimeSettings | None = None,
     ) -> None:
         _check_numbers(name, parallelism, key_groups, spares)
         _check_objects(checkpoints, restart, runtime)
         self._plan = Plan(name, parallelism, key_groups)
-        self._checkpoints, self._spark, self._restart = checkpoints, spark, restart
+        self._checkpoints, self._spark, self._restart, self._tls = checkpoints, spark, restart, tls
         self._runtime = replace(runtime or RuntimeSettings(), spares=spares)
         self._warned = False
 
@@ -95,6 +98,7 @@ class Pipeline:
             runtime=self._runtime,
             restarts=self._restart,
             restore=None if restore is None else CheckpointId(restore),
+            tls=self._tls,
         )
 
     def run(self, *, restore: CheckpointId | int | None = None) -> JobResult:
