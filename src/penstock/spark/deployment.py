@@ -23,6 +23,7 @@ _FRUITLESS: Final = 4
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 _GRACE: Final = 5.0
+_CANCELS: Final = 10
 _JAVA: Final = ("at ", "Caused by: ", "... ", "Driver stacktrace:", "Suppressed: ")
 
 
@@ -57,15 +58,20 @@ class SparkDeployment:
             self._thread.start()
 
     def close(self) -> None:
-        """Ends the Spark job; by now its workers have been told to end themselves."""
+        """Ends the Spark job. By now its workers have been told to end themselves. Those that did not come yet would
+        look for a master that is gone, and be started again and again."""
         self._over.set()
         thread = self._thread
         if thread is None:
             return
-        thread.join(_GRACE)
-        if thread.is_alive():
-            self._spark.sparkContext.cancelJobGroup(self._group)
+        if self._registrations() >= self._count:
             thread.join(_GRACE)
+        for _ in range(_CANCELS):
+            if not thread.is_alive():
+                return
+            # Again, because one that comes before Spark has the job does nothing.
+            self._spark.sparkContext.cancelJobGroup(self._group)
+            thread.join(_GRACE / _CANCELS)
 
     def _run(self) -> None:
         context = self._spark.sparkContext
