@@ -34,6 +34,8 @@ class Running:
             spares=spares,
             checkpoints=ps.Checkpoints(directory / "checkpoints", every="100ms", mode=mode, alignment_timeout="20ms"),
             restart=ps.restart.fixed_delay(0, attempts=100),
+            # Full channels, but not of more than can be drained in a moment.
+            runtime=ps.RuntimeSettings(in_flight=ps.InFlightSettings(initial_rows=512, max_rows=512)),
         )
         accounts.build(pipeline, sink or ps.sinks.Files(self.target), count=count, slow=True)
         self.job = start(pipeline)
