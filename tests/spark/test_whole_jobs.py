@@ -102,6 +102,23 @@ def test_a_named_checkpoint_is_gone_back_to(start: Start, tmp_path: Path) -> Non
     assert both["spent"].equals(both["spent_again"])
 
 
+def test_the_same_job_started_again_fences_the_one_that_still_runs(start: Start, tmp_path: Path) -> None:
+    def run() -> Any:
+        checkpoints = ps.Checkpoints(tmp_path / "checkpoints", every="50ms")
+        sink = ps.sinks.Files(tmp_path / "accounts")
+        job = start(accounts.build(ps.Pipeline("accounts", checkpoints=checkpoints), sink, rate=4_000))
+        wait_for_checkpoints(job, 2)
+        return job
+
+    first, second = run(), run()
+    with pytest.raises(ps.JobFailed, match="fenced: another driver") as fenced:
+        first.wait(PATIENCE)
+    assert fenced.value.outcome.state is JobState.FENCED
+    wait_for_checkpoints(second, 2)
+    second.stop(timeout=PATIENCE)
+    assert accounts.problems(accounts.committed(tmp_path / "accounts")) == []
+
+
 # ---- without checkpoints ----
 def test_a_job_without_checkpoints_commits_at_its_end(start: Start, tmp_path: Path) -> None:
     job = start(accounts.build(ps.Pipeline("plain"), ps.sinks.Files(tmp_path / "out"), count=4_000))
