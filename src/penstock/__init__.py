@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.operators.aggregates import count, max, min, sum
     from penstock.operators.keyed import KeyedContext, KeyedFunction, Row, Timer
     from penstock.operators.stream_function import StreamContext, StreamFunction
+    from penstock.runtime.network.tls import TlsFiles
     from penstock.spark.job import CheckpointFailed, Job, JobFailed, JobResult, RescaleFailed
     from penstock.state.declare import aggregating, list, map, reducing, value
     from penstock.state.operator_state import operator_broadcast, operator_list, operator_union, raw
@@ -51,6 +52,7 @@ _HOME_OF = {
     "StreamContext": "penstock.operators.stream_function",
     "StreamFunction": "penstock.operators.stream_function",
     "TTL": "penstock.state.ttl",
+    "TlsFiles": "penstock.runtime.network.tls",
     "Timer": "penstock.operators.keyed",
     "TimerKind": "penstock.state.timers",
     "UnnamedOperatorWarning": "penstock.graph.errors",
@@ -91,6 +93,7 @@ __all__ = [
     "StreamFunction",
     "Timer",
     "TimerKind",
+    "TlsFiles",
     "UnnamedOperatorWarning",
     "aggregating",
     "count",

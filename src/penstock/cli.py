@@ -33,7 +33,7 @@ def _print_json(value: object) -> None:
 def demo(
     as_json: Json = False,
     records: Annotated[int, typer.Option(help="How many orders to process.")] = 1_000_000,
-    seconds: Annotated[float, typer.Option(help="Over how many seconds to spread them.")] = 20.0,
+    seconds: Annotated[float, typer.Option(help="Over how many seconds to spread them.")] = 15.0,
     kill: Annotated[bool, typer.Option(help="SIGKILL a worker half-way.")] = True,
 ) -> None:
     """Run a keyed aggregate on embedded Spark, kill a worker in the middle, and check every committed row."""

@@ -74,6 +74,7 @@ def standalone(tmp_path: Path) -> Iterator[StandaloneCluster]:
     cluster.close()
 
 
+@pytest.mark.slow
 def test_a_job_runs_on_a_standalone_cluster(drive: Callable[..., Driver], standalone: StandaloneCluster) -> None:
     driver = drive("adaptive", options=("--master", standalone.master))
     driver.wait_for_checkpoints(2)

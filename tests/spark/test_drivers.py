@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(600)
 
 def test_killed_drivers_leave_nothing_behind_and_the_next_one_continues(drive: Callable[..., Driver]) -> None:
     random = Random(2)
-    for mode in ("aligned", "unaligned"):
+    for mode in ("aligned", "unaligned", "adaptive"):
         killed = drive(mode)
         killed.wait_for_checkpoints(random.randint(1, 5))
         pause(random, 0.3)
@@ -25,6 +25,7 @@ def test_killed_drivers_leave_nothing_behind_and_the_next_one_continues(drive: C
     assert last.stop() == []
 
 
+@pytest.mark.slow
 def test_a_second_driver_fences_the_first_one(drive: Callable[..., Driver]) -> None:
     first = drive("adaptive")
     first.wait_for_checkpoints(2)

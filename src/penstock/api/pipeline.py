@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.connectors.base import Source
+    from penstock.runtime.network.tls import TlsFiles
     from penstock.spark.job import Job, JobResult
 
 
@@ -63,6 +64,7 @@ class Pipeline:
     `key_groups`: into how many groups keys are divided, the highest parallelism that keyed state can ever have; fixed
     for its life.
     `spares`: workers that wait idle to take over from a lost one.
+    `tls`: certificates for the connections between machines, see `ps.TlsFiles`; None: not encrypted.
     `runtime`: all finer settings.
     """
 
@@ -76,12 +78,13 @@ class Pipeline:
         restart: RestartSettings | None = None,
         key_groups: int = 128,
         spares: int = 0,
+        tls: TlsFiles | None = None,
         runtime: RuntimeSettings | None = None,
     ) -> None:
         _check_numbers(name, parallelism, key_groups, spares)
         _check_objects(checkpoints, restart, runtime)
         self._plan = Plan(name, parallelism, key_groups)
-        self._checkpoints, self._spark, self._restart = checkpoints, spark, restart
+        self._checkpoints, self._spark, self._restart, self._tls = checkpoints, spark, restart, tls
         self._runtime = replace(runtime or RuntimeSettings(), spares=spares)
         self._warned = False
 
@@ -132,6 +135,7 @@ class Pipeline:
             restarts=self._restart,
             restore=CheckpointId(restore) if isinstance(restore, int) else restore,
             claim=claim,
+            tls=self._tls,
         )
 
     def run(

@@ -189,7 +189,8 @@ class JobLifecycle:
 
     def ready(self, now: float, worker: WorkerId, attempt: Attempt) -> list[Instruction]:
         """The worker has built and restored its subtasks."""
-        if attempt != self.attempt or self._workers.get(worker) is not _Worker.DEPLOYED:
+        deploying = self.state is JobState.DEPLOYING and attempt == self.attempt
+        if not deploying or self._workers.get(worker) is not _Worker.DEPLOYED:
             return []
         self._tell(now, "ready", worker)
         self._workers[worker] = _Worker.READY

@@ -125,7 +125,8 @@ class AttemptRun:
         self._put_all(StopSources())
 
     def figures(self) -> Figures:
-        tasks = {str(subtask): task for subtask, task in self._tasks.items()}
+        # A task that is being opened on its own thread is not to be looked into.
+        tasks = {str(subtask): task for subtask, task in self._tasks.items() if subtask in self._opened}
         return Figures(
             self.number,
             rows_in={name: task.rows_in for name, task in tasks.items()},

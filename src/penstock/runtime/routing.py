@@ -63,8 +63,10 @@ class _ByKey:
 
 
 class _Rebalance:
-    """Whoever has the most room is next; round robin between equals, and every sender begins at another receiver, so
-    that few small batches do not all meet at the first one."""
+    """Round robin, passing over receivers that have no room for the batch as long as another has. (The one with the
+    most room would not do: who gets more shows a higher rate, is granted more for it, and so gets everything.) Every
+    sender begins at another receiver, so that few small batches do not all meet at the first one.
+    """
 
     def __init__(self, channels: Sequence[OutputChannel], subtask: int) -> None:
         self._channels = channels
@@ -78,16 +80,16 @@ class _Rebalance:
     def __call__(self, batch: pa.RecordBatch) -> Iterable[tuple[OutputChannel, pa.RecordBatch]]:
         rows = batch.num_rows
         if rows < _SPLIT_FROM:
-            yield self._next(), batch
+            yield self._next(rows), batch
             return
         parts = len(self._channels)
         bounds = [rows * part // parts for part in range(parts + 1)]
         for start, end in pairwise(bounds):  # one by one: each part takes up room before the next is placed
-            yield self._next(), batch.slice(start, end - start)
+            yield self._next(end - start), batch.slice(start, end - start)
 
-    def _next(self) -> OutputChannel:
+    def _next(self, rows: int) -> OutputChannel:
         count = len(self._channels)
         ring = [(self._turn + step) % count for step in range(count)]
-        chosen = max(ring, key=lambda place: self._channels[place].room)
+        chosen = max(ring, key=lambda place: min(rows, self._channels[place].room))
         self._turn = (chosen + 1) % count
         return self._channels[chosen]

@@ -54,9 +54,9 @@ class Action(StrEnum):
     MUTE_WORKER = "cut a worker off; it lives on for a while"
     KILL_DRIVER = "kill the driver; its workers live on for a while"
     SECOND_DRIVER = "start a second driver while the first lives on"
-    STORE_ERROR = "fail a store operation"
-    STORE_SILENCE = "lose the answer of a store operation that took effect"
-    STORE_GHOST = "fail a store operation that takes effect later all the same"
+    STORE_ERROR = "fail an operation on files"
+    STORE_SILENCE = "lose the answer of an operation on files that took effect"
+    STORE_GHOST = "fail an append to the log that takes effect later all the same"
     REPEAT_MESSAGE = "deliver a message once more, later"
     STALL = "stop a task, a channel or a connection for a while"
     USER_ERROR = "raise in user code"
@@ -117,8 +117,16 @@ _DRIVER_POINTS = (
     Point.REPLAY,
     Point.RESET,
 )
-_ERROR_POINTS = (Point.DATA, Point.COMMITTABLES, Point.METADATA, Point.LOG, Point.DELETE)
-_SILENCE_POINTS = (Point.DATA_DONE, Point.METADATA_DONE, Point.LOG_DONE, Point.DELETE_DONE)
+_ERROR_POINTS = (
+    Point.DATA,
+    Point.COMMITTABLES,
+    Point.METADATA,
+    Point.LOG,
+    Point.DELETE,
+    Point.COMMIT,
+    Point.SINK,
+)
+_SILENCE_POINTS = (Point.DATA_DONE, Point.METADATA_DONE, Point.LOG_DONE, Point.DELETE_DONE, Point.COMMIT_DONE)
 
 _Kind = tuple[Action, int, tuple[Point, ...]]
 _KINDS: tuple[_Kind, ...] = (
@@ -126,7 +134,7 @@ _KINDS: tuple[_Kind, ...] = (
     (Action.MUTE_WORKER, 10, _WORKER_POINTS),
     (Action.KILL_DRIVER, 14, _DRIVER_POINTS),
     (Action.SECOND_DRIVER, 6, _DRIVER_POINTS),
-    (Action.STORE_ERROR, 8, _ERROR_POINTS),
+    (Action.STORE_ERROR, 10, _ERROR_POINTS),
     (Action.STORE_SILENCE, 5, _SILENCE_POINTS),
     (Action.STORE_GHOST, 4, (Point.LOG,)),
     (Action.REPEAT_MESSAGE, 12, (Point.TO_MASTER, Point.TO_WORKER, Point.ACK_DELIVERED)),

@@ -164,6 +164,8 @@ class SimulatedWorker:
         self.alive = True
         self.run: Run | None = None
         """What is deployed here."""
+        self._newest: Run | None = None
+        """What was deployed last."""
         self.tasks: dict[SubtaskId, TaskActor] = {}
         """Of the run, also those that have ended."""
         self._resetting: Attempt | None = None
@@ -229,9 +231,9 @@ class SimulatedWorker:
     # ---- a run begins ----
     def _deploy(self, message: Deploy) -> None:
         run = (message.generation, message.attempt)
-        if self.run is not None and self.run >= run:
+        if self._newest is not None and self._newest >= run:
             return
-        self.run = run
+        self.run = self._newest = run
         self.tasks.clear()
         self.world.chaos.reach(Point.DEPLOY)
         for assignment in message.assignments:
@@ -308,7 +310,7 @@ class SimulatedWorker:
 
     def _answer_reset(self) -> None:
         if self._resetting is not None and all(actor.task.ended for actor in self.tasks.values()):
-            answered, self._resetting = self._resetting, None
+            answered, self._resetting, self.run = self._resetting, None, None
             self.tasks.clear()
             self.tell(Idle(answered))
 

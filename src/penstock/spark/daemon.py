@@ -2,8 +2,8 @@
 
 A worker's own imports and kernels take longer than everything else between the loss of a process and the first output
 of its replacement. The embedded session runs this module in place of `pyspark.daemon`; other sessions can, by the
-setting `spark.python.daemon.module=penstock.spark.daemon`. Nothing loaded here starts a thread, which a fork would
-lose.
+setting `spark.python.daemon.module=penstock.spark.daemon`. A fork loses all threads but one: what is loaded here starts
+only such as are started again (of the allocators and of OpenBLAS) or are not missed (of Polars, for spilled files).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Keeps a job's workers running as the tasks of a Spark job.
 
-One Spark job with one task per worker runs for as long as the Penstock job does (and one more for those that are needed
-when it grows). Spark replaces a task whose process
-died by itself. When Spark gives the whole job up (too many failures of one task, a lost executor with shuffle trouble,
-somebody's cancel), it is submitted again as long as that brings workers; when the first submission brings none, or
-later several in a row, the Penstock job fails with Spark's last error.
+One Spark job with one task per worker runs for as long as the Penstock job does (and one more for those that are
+needed when it grows). Spark replaces a task whose process died by itself. When Spark gives the whole job up (too many
+failures of one task, a lost executor with shuffle trouble, somebody's cancel), it is submitted again as long as that
+brings workers; when the first submission brings none, or later several in a row, the Penstock job fails with Spark's
+last error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +26,7 @@ _FRUITLESS: Final = 4
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 _GRACE: Final = 5.0
+_CANCELS: Final = 10
 _JAVA: Final = ("at ", "Caused by: ", "... ", "Driver stacktrace:", "Suppressed: ")
 
 
@@ -78,16 +79,18 @@ class SparkDeployment:
                 crew.thread.start()
 
     def close(self) -> None:
-        """Ends the Spark jobs; by now their workers have been told to end themselves."""
+        """Ends the Spark jobs. By now their workers have been told to end themselves. Those that did not come yet would
+        look for a master that is gone, and be started again and again."""
         self._over.set()
-        deadline = time.monotonic() + _GRACE
         threads = [crew.thread for crew in self._crews if crew.thread is not None]
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        if any(thread.is_alive() for thread in threads):
+        if self._registrations() >= sum(crew.size for crew in self._crews):
+            _join(threads, _GRACE)
+        for _ in range(_CANCELS):
+            if not any(thread.is_alive() for thread in threads):
+                return
+            # Again, because one that comes before Spark has the job does nothing.
             self._spark.sparkContext.cancelJobGroup(self._group)
-            for thread in threads:
-                thread.join(_GRACE)
+            _join(threads, _GRACE / _CANCELS)
 
     def _run(self, crew: _Crew) -> None:
         context = self._spark.sparkContext
@@ -132,3 +135,9 @@ def _without_java(message: str) -> str:
     """Spark's message without the stack of the JVM; what a Python worker raised stays."""
     lines = message.splitlines()
     return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith(_JAVA)).strip()
+
+
+def _join(threads: Iterable[threading.Thread], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))

@@ -28,18 +28,10 @@ def worker_function(config: WorkerConfig, graph: bytes) -> Callable[[Batches], B
 
 def serve(config: WorkerConfig, graph: bytes) -> None:
     """A worker that was dismissed (its heartbeats came too late, say) offers itself again as a new one: that is quicker
-    than a new process. Where the master does not answer any more, the job is over."""
+    than a new process. Where the master does not answer any more, the task fails: if there still is a driver, Spark
+    starts the task again."""
     from penstock.runtime.worker import End, run_worker
 
-    registered = False
-    while True:
-        try:
-            # Only what Spark's closure serialisation ships is unpickled: it comes with the code that runs here.
-            end = run_worker(config, lambda: pickle.loads(graph))
-        except ConnectionError:
-            if registered:
-                return
-            raise
-        registered = True
-        if end is End.JOB_OVER:
-            return
+    # Only what Spark's closure serialisation ships is unpickled: it comes with the code that runs here.
+    while run_worker(config, lambda: pickle.loads(graph)) is not End.JOB_OVER:
+        pass

@@ -204,10 +204,10 @@ def start_job(
     session = session_for(graph.slots + runtime.spares, spark)
     check_slots(session, graph.slots, runtime.spares)
     store = None
-    if checkpoints is not None and directory is not None:
+    if checkpoints and directory:
         directory = _absolute(directory)
         store = CheckpointStore(open_files(directory), graph.name, checkpoints.keep)
-    host = _master_host(session)
+    host, bind = _master_host(session)
     secret = secrets.token_bytes(32)
     driver = JobDriver(
         graph,
@@ -215,7 +215,7 @@ def start_job(
         runtime,
         restarts or ExponentialDelay(),
         store,
-        host=host,
+        host=bind,
         secret=secret,
         restore=_origin(restore, claim),
         tls=server_context(tls),
@@ -233,13 +233,14 @@ def start_job(
     return Job(graph.name, driver, deployment, lambda slots: check_slots(session, slots, runtime.spares))
 
 
-def _master_host(session: SparkSession) -> str:
-    """Where workers find the master: on loopback if they cannot be elsewhere, else where Spark's own driver is
-    found."""
+def _master_host(session: SparkSession) -> tuple[str, str]:
+    """Where workers find the master, and what it listens on: loopback if they cannot be elsewhere, else as Spark's own
+    driver."""
     context = session.sparkContext
     if str(context.master).startswith("local"):
-        return "127.0.0.1"
-    return context.getConf().get("spark.driver.host") or "127.0.0.1"
+        return "127.0.0.1", "127.0.0.1"
+    host = context.getConf().get("spark.driver.host") or "127.0.0.1"
+    return host, context.getConf().get("spark.driver.bindAddress") or host
 
 
 def _origin(restore: CheckpointId | str | None, claim: bool) -> CheckpointId | RestoreElsewhere | None:

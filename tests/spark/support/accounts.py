@@ -8,6 +8,7 @@ order cannot hide.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,16 @@ def marked(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "mark": -row["order"]}
 
 
-def build(pipeline: ps.Pipeline, sink: Any, *, count: int | None = None, rate: float | None = None) -> ps.Pipeline:
-    """`count` orders (None: without end) at `rate` per second, half of them from each shop."""
+def marked_slowly(row: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(0.0001)
+    return marked(row)
+
+
+def build(
+    pipeline: ps.Pipeline, sink: Any, *, count: int | None = None, rate: float | None = None, slow: bool = False
+) -> ps.Pipeline:
+    """`count` orders (None: without end) at `rate` per second, half of them from each shop. `slow`: what comes last
+    takes its time, so that without a rate all channels before it are full."""
     each = None if count is None else count // SHOPS
     first, second = (
         pipeline.source(shop(number, each, None if rate is None else rate / SHOPS), uid=f"shop-{number}")
@@ -64,7 +73,7 @@ def build(pipeline: ps.Pipeline, sink: Any, *, count: int | None = None, rate: f
         .key_by("customer")
         .process(Account, returns=ACCOUNT, uid="accounts")
         .rebalance()
-        .map(marked, returns={**ACCOUNT, "mark": int}, uid="marked")
+        .map(marked_slowly if slow else marked, returns={**ACCOUNT, "mark": int}, uid="marked")
         .sink(sink, uid="out")
     )
     return pipeline

@@ -131,6 +131,11 @@ class Driver:
             )
         )
 
+    def wait_for_another_checkpoint(self) -> None:
+        """Completed after now."""
+        before = max((event["checkpoints"] for event in self.events if event["event"] == "progress"), default=0)
+        self.wait_for_checkpoints(before + 1)
+
     def stop(self, mode: str = "") -> list[str]:
         """Drains a job; the problems of its output."""
         mode = mode or self._modes[0]

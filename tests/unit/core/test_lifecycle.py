@@ -306,3 +306,9 @@ def test_from_wherever_it_got_to_the_job_runs_again_once_workers_behave(story):
     drive.prepared().register(*(worker for worker in WORKERS if worker not in drive.job.workers))
     drive.idle(*WORKERS).prepared().later(1.0).ready(*WORKERS)
     assert drive.job.state is JobState.RUNNING, drive.job.story
+
+
+def test_a_job_that_was_cancelled_while_deploying_does_not_start_when_its_workers_are_ready():
+    drive = Drive().register("a", "b").event("prepared", Attempt(1)).event("cancelled")
+    assert drive.ready("a", "b").job.state is JobState.CANCELLED
+    assert not drive.got(StartAttempt)

@@ -44,9 +44,14 @@ def test_a_rebalance_takes_turns_between_equals() -> None:
     assert [_targets(route, 5) for _ in range(4)] == [[1], [2], [0], [1]]
 
 
-def test_a_rebalance_prefers_who_has_the_most_room() -> None:
+def test_a_rebalance_passes_over_who_has_no_room_while_another_has() -> None:
     route = _router(Partitioning.REBALANCE, _channels(10, 100))
     assert [_targets(route, 30) for _ in range(4)] == [[1], [1], [1], [0]]
+
+
+def test_a_rebalance_favours_nobody_for_having_more_room_than_needed() -> None:
+    route = _router(Partitioning.REBALANCE, _channels(100, 10_000))
+    assert [_targets(route, 30) for _ in range(4)] == [[0], [1], [0], [1]]
 
 
 def test_a_large_batch_is_split_between_all_receivers() -> None:

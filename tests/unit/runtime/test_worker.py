@@ -7,6 +7,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -211,9 +212,34 @@ def test_figures_come_while_an_attempt_runs(scripted: Callable[..., Scripted]) -
     master = scripted(heartbeat_every=0.01)
     master.run(1)
     figures = master.next(Figures)
+    while not figures.rows_in:
+        figures = master.next(Figures)
     assert set(figures.rows_in) == set(figures.rows_out) == set(figures.busy) == {"numbers[0]", "out[0]"}
     while not figures.rows_in["out[0]"]:
         figures = master.next(Figures)
+
+
+def test_a_task_that_takes_its_time_to_open_is_not_asked_for_figures(scripted: Callable[..., Scripted]) -> None:
+    opening, go_on = threading.Event(), threading.Event()
+
+    def slow() -> JobGraph:
+        built = graph(None)
+        source, sink = built.chains
+
+        def factory() -> Any:
+            opening.set()
+            assert go_on.wait(20)
+            return source.operators[0].factory()
+
+        slow_source = replace(source, operators=(replace(source.operators[0], factory=factory),))
+        return replace(built, chains=(slow_source, sink))
+
+    master = scripted(slow, heartbeat_every=0.01)
+    master.deploy(1)
+    assert opening.wait(20)
+    assert [set(master.next(Figures).rows_in) <= {"out[0]"} for _ in range(5)] == [True] * 5
+    go_on.set()
+    assert master.next(Ready) == Ready(Attempt(1))
 
 
 def test_a_worker_returns_when_the_job_is_over(scripted: Callable[..., Scripted]) -> None:

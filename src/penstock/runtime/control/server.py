@@ -54,6 +54,8 @@ class ControlServer:
         self._settings = settings
         self._lock = threading.Lock()
         self._links: dict[WorkerId, Link[bytes]] = {}
+        self._broken_links: list[Link[bytes]] = []
+        """Their threads end by themselves, but closing the server waits for them."""
         self._closed = False
         self._acceptor = Acceptor([listener], secret, self._admit, tls=tls, name="control acceptor")
 
@@ -80,7 +82,7 @@ class ControlServer:
         with self._lock:
             self._closed = True
             links, self._links = self._links, {}
-        for link in links.values():
+        for link in (*links.values(), *self._broken_links):
             link.close(flush=_FAREWELL)
 
     def _admit(self, hello: Hello, connection: socket.socket) -> None:
@@ -103,8 +105,10 @@ class ControlServer:
 
     def _broken(self, worker: WorkerId, reason: str) -> None:
         with self._lock:
-            known = self._links.pop(worker, None)
-        if known is not None:
+            link = self._links.pop(worker, None)
+            if link is not None:
+                self._broken_links = [link, *(old for old in self._broken_links if not old.ended)]
+        if link is not None:
             self._events.lost(worker, reason)
 
 

@@ -62,6 +62,11 @@ class Link(Generic[Item]):
         self._connect = connect
         self._reader.start()
 
+    @property
+    def ended(self) -> bool:
+        """Whether its threads have ended."""
+        return not (self._reader.is_alive() or self._writer.is_alive())
+
     def post(self, item: Item) -> None:
         self._outgoing.put(item)
 
