@@ -28,6 +28,8 @@ from penstock.state.errors import UnstorableValue
 from penstock.state.schema import Description, describe, holds_any, is_immutable, is_numpy_scalar
 from penstock.state.special import numpy_value, special_codec
 
+_NOTES = "__msgspec_cache__"
+
 CHUNK = 4096
 """Values are converted in runs of so many: each conversion holds the interpreter's lock to its end."""
 
@@ -61,6 +63,13 @@ def codec_for(type_: Any, *, pickled: bool = False) -> Codec:
     if special is not None:
         return special
     info = mi.type_info(type_)
+    try:
+        return _plain_codec(type_, info)
+    finally:
+        forget_notes(info, set())
+
+
+def _plain_codec(type_: Any, info: mi.Type) -> Codec:
     description = describe(info)
     scalar = _scalar_of(info)
     if scalar is not None:
@@ -69,6 +78,21 @@ def codec_for(type_: Any, *, pickled: bool = False) -> Codec:
     if fields is not None:
         return _Tuples(fields, type_ if isinstance(info, mi.NamedTupleType) else tuple, description)
     return _Messages(type_, info, description)
+
+
+def forget_notes(info: mi.Type, seen: set[type]) -> None:
+    """msgspec leaves notes on dataclasses and NamedTuples that cannot be pickled, and a class of the user's main
+    program is sent to the workers by value, with all that it has. Decoders keep what they need."""
+    parts: list[mi.Type] = [*getattr(info, "item_types", ()), *getattr(info, "types", ())]
+    parts += [getattr(info, name) for name in ("item_type", "key_type", "value_type") if hasattr(info, name)]
+    cls = getattr(info, "cls", None)
+    if cls is not None and cls not in seen:
+        seen.add(cls)
+        parts += [field.type for field in getattr(info, "fields", ())]
+        if _NOTES in vars(cls):
+            delattr(cls, _NOTES)
+    for part in parts:
+        forget_notes(part, seen)
 
 
 def encode_in_runs(codec: Codec, values: Sequence[Any]) -> pa.ChunkedArray:

@@ -22,7 +22,7 @@ import msgspec.inspect as mi
 import pyarrow as pa
 
 from penstock.core.ids import Uid
-from penstock.state.codec import Codec, codec_for
+from penstock.state.codec import Codec, codec_for, forget_notes
 from penstock.state.composite import KEY, STAMP, VALUE
 from penstock.state.conversion import Conversion, Incompatible, Renames, conversion, widened_numbers
 from penstock.state.schema import Description, fits, show
@@ -119,7 +119,11 @@ class Evolution:
             if widened is None:
                 raise Incompatible(f"{show(stored)} cannot become {show(declared)}")
             return widened
-        return conversion(stored, mi.type_info(type_), self.renamed or {})
+        info = mi.type_info(type_)
+        try:
+            return conversion(stored, info, self.renamed or {})
+        finally:
+            forget_notes(info, set())
 
 
 def _after(first: Conversion | None, then: Conversion) -> Conversion:

@@ -147,6 +147,7 @@ def test_it_ships_to_workers_and_a_pipeline_knows_its_states() -> None:
     ]
     factory = cloudpickle.loads(cloudpickle.dumps(spec.factory))
     assert isinstance(factory(), StatefulProcessorOperator)
+    assert cloudpickle.loads(cloudpickle.dumps(p.graph())).slots == 2
     with pytest.raises(PipelineError, match="time_mode='daily' must be one of"):
         orders.key_by("user").transform_with_state(processor, returns={"user": int}, time_mode="daily")
     with pytest.raises(PipelineError, match=r"takes a pyspark\.sql\.streaming\.StatefulProcessor"):

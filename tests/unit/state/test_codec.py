@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import enum
+import sys
 import uuid
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 
 from penstock.state.codec import codec_for
 from penstock.state.errors import UnstorableValue, UnsupportedType
@@ -201,3 +203,29 @@ def test_a_copy_shares_nothing_that_can_change(declared: Any, value: Any) -> Non
         case Visit():
             copied.tags.append("u")
     assert copied != value
+
+
+@dataclasses.dataclass
+class _Inner:
+    n: int = 0
+
+
+@dataclasses.dataclass
+class _Outer:
+    inner: list[_Inner]
+
+
+class _Place(NamedTuple):
+    of: dict[str, _Inner]
+
+
+@pytest.mark.parametrize("cls", [_Inner, _Outer, _Place])
+def test_a_class_of_the_main_program_still_ships_by_value_after_its_codec_was_made(cls: type) -> None:
+    codec = codec_for(list[cls])  # type: ignore[valid-type]
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        cloudpickle.dumps((cls, _Inner))
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    values = [[cls([_Inner(3)]) if cls is _Outer else cls({"a": _Inner(4)}) if cls is _Place else cls(5)]]
+    assert codec.decode(codec.encode(values)) == values
