@@ -37,6 +37,9 @@ from penstock.store.savepoints import read_savepoint
 MAX_STEPS = 20_000
 """A job that has not ended by then hangs: the longest runs need a small part of it."""
 
+MAX_DRIVERS = 100
+"""A job whose user has to start it more often cannot be started any more: a plan has fewer faults."""
+
 Process = SimulatedWorker | SimulatedDriver
 
 
@@ -129,6 +132,8 @@ class World:
         """No process lives any more. Unless a driver has finished the job, its user starts it again."""
         if any(driver.state is JobState.FINISHED for driver in self.drivers):
             return False
+        if len(self.drivers) >= MAX_DRIVERS:
+            raise Violation(f"{MAX_DRIVERS} drivers have not finished the job; the last one: {self.driver.outcome}")
         self.story.tell("no driver is left: the user starts the job again")
         self.start_driver()
         return True
