@@ -27,7 +27,7 @@ def kill_an_executor(driver: Driver, random: Random) -> None:
 
 def test_killed_executors_of_a_local_cluster_cost_nothing(drive: Callable[..., Driver], tmp_path: Path) -> None:
     random = Random(4)
-    modes = ("aligned", "unaligned", "adaptive")
+    modes = ("aligned", "unaligned", "adaptive", "at_least_once")
     home = spark_home(tmp_path / "spark")
     driver = drive(*modes, options=("--master", "local-cluster[2,2,1024]"), spark_home=home)
     for mode in modes:

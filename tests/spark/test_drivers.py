@@ -25,6 +25,15 @@ def test_killed_drivers_leave_nothing_behind_and_the_next_one_continues(drive: C
     assert last.stop() == []
 
 
+def test_a_killed_driver_loses_nothing_at_least_once(drive: Callable[..., Driver]) -> None:
+    killed = drive("at_least_once")
+    killed.wait_for_checkpoints(2)
+    killed.kill()
+    last = drive("at_least_once")
+    last.wait_for_checkpoints(2)
+    assert last.stop() == []
+
+
 @pytest.mark.slow
 def test_a_second_driver_fences_the_first_one(drive: Callable[..., Driver]) -> None:
     first = drive("adaptive")

@@ -137,12 +137,13 @@ class Driver:
         self.wait_for_checkpoints(before + 1)
 
     def stop(self, mode: str = "") -> list[str]:
-        """Drains a job; the problems of its output."""
+        """Drains a job; the problems of its output, by what its mode promises."""
         mode = mode or self._modes[0]
         directory = self.directory_of(mode)
         (directory / "stop").touch()
         self.wait_for(lambda event: event["event"] == "finished" and event["mode"] == mode)
-        return accounts.problems(accounts.committed(directory / "accounts"))
+        judge = accounts.shortfalls if mode == "at_least_once" else accounts.problems
+        return judge(accounts.committed(directory / "accounts"))
 
     def wait_for_failure(self) -> dict[str, Any]:
         failed = self.wait_for(lambda each: each["event"] == "failed")
