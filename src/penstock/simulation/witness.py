@@ -31,6 +31,9 @@ class Witness:
         self.raise_in_snapshot = False
         self._ends: dict[tuple[int, int], tuple[tuple[Generation, Attempt], int]] = {}
         self._cuts: dict[tuple[Generation, CheckpointId], dict[tuple[int, int], int]] = {}
+        self._held_back = True
+        """No checkpoint so far let sinks commit rows from behind its barrier, as at-least-once ones do: what those
+        committed stays in the output of all later ones, aligned savepoints included."""
         self.overtaken: set[CheckpointId] = set()
         """Checkpoints in which a barrier overtook records somewhere."""
         self.restored: set[tuple[Generation, Attempt]] = set()
@@ -43,13 +46,14 @@ class Witness:
 
     def source_cut(self, node: int, split: int, run: tuple[Generation, Attempt], barrier: Barrier, read: int) -> None:
         """A source let the barrier go after it had read so much of the split."""
+        self._held_back &= barrier.mode is not Mode.AT_LEAST_ONCE
         if barrier.mode in _IN_ORDER:
             self._cuts.setdefault((run[0], barrier.checkpoint), {})[node, split] = read
 
     def cut(self, checkpoint: CheckpointId) -> Mapping[tuple[int, int], int] | None:
         """How much of each split lies before the barriers of a complete checkpoint; None if its barriers may have
-        overtaken records. Splits that are not named had ended."""
-        return self._cuts.get((self.completed[checkpoint], checkpoint))
+        overtaken records, or rows from behind barriers may be in the output. Splits that are not named had ended."""
+        return self._cuts.get((self.completed[checkpoint], checkpoint)) if self._held_back else None
 
     def rows_read(self, node: int, split: int) -> int:
         """Where the newest run that got to the end of the split stopped reading: a job may be asked to drain."""
