@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -126,12 +127,11 @@ class ReduceOperator(Operator):
         accumulators = self._accumulators
 
         def of_rows(rows: Rows) -> list[pa.Array]:
-            place, wanted = 0, rows if slots is None else slots[rows]
+            arrays = iter(frozen.values(rows if slots is None else slots[rows]))
             columns = []
             for name, count in counts.items():
-                values, *seen = (frozen.values(place + number, wanted) for number in range(count))
+                values, *seen = islice(arrays, count)
                 columns.append(accumulators[name].frozen_results(values, seen[0] if seen else None))
-                place += count
             return columns
 
         types = {name: accumulator.type for name, accumulator in accumulators.items()}

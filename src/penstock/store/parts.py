@@ -3,10 +3,11 @@ each."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+
+from zlib_ng.zlib_ng import crc32
 
 from penstock.core.handles import PartHandle
 from penstock.core.ids import Uid
@@ -55,7 +56,7 @@ def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], name: str, handles: li
             crc, length = 0, 0
             for chunk in ahead(part.encode()):
                 view = memoryview(chunk).cast("B")
-                crc = zlib.crc32(view, crc)
+                crc = crc32(view, crc)
                 length += view.nbytes
                 yield view
             handles.append(
@@ -78,7 +79,7 @@ def reader(files: Files, directory: str, handle: PartHandle) -> Callable[[], mem
             raise CorruptCheckpoint(path, f"the file is missing; it holds {what}") from error
         if len(content) != handle.length:
             raise CorruptCheckpoint(path, f"the file is too short: {what} has only {len(content)} bytes left")
-        crc = zlib.crc32(content)
+        crc = crc32(content)
         if crc != handle.crc32:
             raise CorruptCheckpoint(path, f"{what} has checksum {crc:08x}, but {handle.crc32:08x} was written")
         return content
