@@ -52,6 +52,11 @@ class LayerSettings:
     inline: int = 16 << 10
     """Bytes. What a subtask writes at once goes into the checkpoint's metadata, not into a file of its own, if it is no
     more than this: many small operators make no files at all."""
+    shared: int = 1 << 20
+    """Bytes. What a subtask writes at once goes into a file that it shares with the other subtasks of its worker, if it
+    is no more than this."""
+    wait_for_others: float = 1.0
+    """How long such a write waits at most until all others of the worker have come to the same checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

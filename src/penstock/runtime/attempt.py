@@ -27,7 +27,7 @@ from penstock.runtime.ports import Abort, Complete, Note, SnapshotWriter, StopSo
 from penstock.runtime.replay import read_restored
 from penstock.runtime.reports import Reports
 from penstock.runtime.restored import RestoredSubtask
-from penstock.runtime.snapshots import NoSnapshots, PooledSnapshotWriter
+from penstock.runtime.snapshots import AttemptFiles, NoSnapshots, PooledSnapshotWriter
 from penstock.runtime.task import Task
 from penstock.runtime.taskthread import TaskThread
 from penstock.store.files import Files
@@ -70,6 +70,7 @@ class AttemptRun:
         self._opened: set[SubtaskId] = set()
         subtasks = [assignment.subtask for assignment in deploy.assignments]
         self._reports = {subtask: Reports(self.number, subtask, around.send) for subtask in subtasks}
+        self._snapshots = self._attempt_files(deploy, subtasks)
         self._threads = {subtask: self._thread(subtask) for subtask in subtasks}
         self.exchange = Exchange(
             graph=around.graph,
@@ -139,6 +140,8 @@ class AttemptRun:
         for thread in self._threads.values():
             thread.cancel()
         self.exchange.close()
+        if self._snapshots is not None:
+            self._snapshots.sharing.close()
         deadline = time.monotonic() + grace
         return [
             subtask
@@ -153,13 +156,12 @@ class AttemptRun:
 
     # ---- building ----
     def _thread(self, subtask: SubtaskId) -> TaskThread:
-        reports = self._reports[subtask]
         return TaskThread(
             subtask,
             self._around.clock,
             opened=lambda: self._task_opened(subtask),
-            failed=reports.failed,
-            ended=reports.ended,
+            failed=self._reports[subtask].failed,
+            ended=lambda: self._task_ended(subtask),
         )
 
     def _task(self, assignment: Assignment, deploy: Deploy) -> Task:
@@ -170,7 +172,7 @@ class AttemptRun:
             subtask=subtask,
             transport=self.exchange,
             reports=self._reports[subtask],
-            snapshots=self._snapshot_writer(subtask, deploy, thread.put),
+            snapshots=self._snapshot_writer(subtask, thread.put),
             clock=around.clock,
             settings=around.settings,
             checkpointing=around.files is not None,
@@ -180,20 +182,22 @@ class AttemptRun:
             notify=thread.wake,
         )
 
-    def _snapshot_writer(self, subtask: SubtaskId, deploy: Deploy, put: Callable[[Note], None]) -> SnapshotWriter:
+    def _attempt_files(self, deploy: Deploy, subtasks: Sequence[SubtaskId]) -> AttemptFiles | None:
         around = self._around
         if around.files is None:
-            return NoSnapshots()
-        return PooledSnapshotWriter(
+            return None
+        return AttemptFiles.of(
             around.files,
             around.pool,
             around.clock,
             deploy.generation,
             deploy.attempt,
-            subtask,
-            put,
-            around.settings.layers.inline,
+            around.settings.layers,
+            subtasks,
         )
+
+    def _snapshot_writer(self, subtask: SubtaskId, put: Callable[[Note], None]) -> SnapshotWriter:
+        return NoSnapshots() if self._snapshots is None else PooledSnapshotWriter(self._snapshots, subtask, put)
 
     def _restored(self, restore: Restore) -> RestoredSubtask:
         files = self._around.files
@@ -201,6 +205,11 @@ class AttemptRun:
         return read_restored(files, restore)
 
     # ---- from other threads ----
+    def _task_ended(self, subtask: SubtaskId) -> None:
+        self._reports[subtask].ended()
+        if self._snapshots is not None:
+            self._snapshots.sharing.leave(subtask)
+
     def _all_connected(self) -> None:
         self._connected = True
         self._events.progressed()

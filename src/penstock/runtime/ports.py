@@ -104,6 +104,10 @@ class SnapshotWriter(Protocol):
 
     def write(self, checkpoint: CheckpointId, ticket: int, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None: ...
 
+    def skip(self, checkpoint: CheckpointId, ticket: int) -> None:
+        """There is nothing to write under this ticket, and no answer is expected: others need not wait for it."""
+        ...
+
     def discard(self, checkpoint: CheckpointId) -> None:
         """The checkpoint is aborted: stop writing for it and remove what was written."""
         ...

@@ -70,6 +70,8 @@ class Snapshots:
         if parts:
             pending.open_tickets.add(_STATE)
             self._writer.write(pending.checkpoint, _STATE, parts)
+        else:
+            self._writer.skip(pending.checkpoint, _STATE)
         self._proceed(pending)
 
     def recorded(self, checkpoint: CheckpointId) -> None:
@@ -118,6 +120,8 @@ class Snapshots:
             pending.channel_rows = sum(map(channel_state.count_rows, every))
             pending.open_tickets.add(_CHANNELS)
             self._writer.write(pending.checkpoint, _CHANNELS, {self._head: parts})
+        else:
+            self._writer.skip(pending.checkpoint, _CHANNELS)
         self._acknowledge_if_done(pending)
 
     def _acknowledge_if_done(self, pending: Pending) -> None:

@@ -1,5 +1,8 @@
 """Writes the snapshots of one subtask, off its thread, through the worker's pool.
 
+Where a snapshot goes depends on its size: the smallest ones into the checkpoint's metadata, small ones into a file that
+the subtasks of the worker share (see `sharing`), and what is larger into a file of its own.
+
 A write and the discard of its checkpoint may meet in any order: whoever comes second cleans up, so an aborted
 checkpoint leaves no file of a living attempt. (Files of dead attempts are the store's to clean.)
 """
@@ -8,76 +11,129 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from penstock.core.handles import PartHandle
 from penstock.core.ids import Attempt, CheckpointId, Generation, SubtaskId, Uid
+from penstock.core.settings import LayerSettings
 from penstock.operators.base import Clock
 from penstock.runtime.pool import Pool
 from penstock.runtime.ports import Note, WriteFailed, Written
+from penstock.runtime.sharing import REMEMBERED, Share, Sharing, delete_files
 from penstock.state.parts import CapturedPart
 from penstock.store.files import Files
-from penstock.store.layout import data_path
-from penstock.store.parts import write_parts
+from penstock.store.layout import data_path, shared_path
+from penstock.store.parts import EncodedParts, encode_or_write
 
 _LOG: Final = logging.getLogger(__name__)
-_REMEMBERED: Final = 256
-"""Checkpoints for which a late discard is still honoured."""
+_TICKETS: Final = (0, 1)
 
 
-class PooledSnapshotWriter:
-    """The `SnapshotWriter` of one task."""
+@dataclass(frozen=True)
+class AttemptFiles:
+    """Where one attempt on one worker writes its snapshots."""
 
-    def __init__(
-        self,
+    files: Files
+    pool: Pool
+    clock: Clock
+    generation: Generation
+    attempt: Attempt
+    settings: LayerSettings
+    sharing: Sharing
+
+    @classmethod
+    def of(
+        cls,
         files: Files,
         pool: Pool,
         clock: Clock,
         generation: Generation,
         attempt: Attempt,
-        subtask: SubtaskId,
-        put: Callable[[Note], None],
-        inline: int = 0,
-    ):
-        self._files = files
-        self._pool = pool
-        self._clock = clock
-        self._generation = generation
-        self._attempt = attempt
+        settings: LayerSettings,
+        subtasks: Collection[SubtaskId],
+    ) -> AttemptFiles:
+        """Of the worker that runs these subtasks."""
+        slot = max((subtask.index for subtask in subtasks), default=0)
+
+        def path(checkpoint: CheckpointId, ticket: int, number: int) -> str:
+            return shared_path(checkpoint, generation, attempt, slot, ticket, number)
+
+        sharing = Sharing(files, pool, clock, path, subtasks, settings.wait_for_others)
+        return cls(files, pool, clock, generation, attempt, settings, sharing)
+
+    def path(self, checkpoint: CheckpointId, subtask: SubtaskId, ticket: int) -> str:
+        return data_path(checkpoint, self.generation, self.attempt, subtask, ticket)
+
+
+class PooledSnapshotWriter:
+    """The `SnapshotWriter` of one task."""
+
+    def __init__(self, around: AttemptFiles, subtask: SubtaskId, put: Callable[[Note], None]):
+        self._around = around
         self._subtask = subtask
         self._put = put
-        self._inline = inline
+        self._small = max(around.settings.inline, around.settings.shared)
         self._lock = threading.Lock()
         self._written: dict[CheckpointId, list[str]] = {}
+        """Files of its own."""
         self._discarded: set[CheckpointId] = set()
 
     def write(self, checkpoint: CheckpointId, ticket: int, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
-        self._pool.submit(lambda: self._write(checkpoint, ticket, parts))
+        self._around.pool.submit(lambda: self._write(checkpoint, ticket, parts))
+
+    def skip(self, checkpoint: CheckpointId, ticket: int) -> None:
+        self._around.sharing.skip(checkpoint, ticket, self._subtask)
 
     def discard(self, checkpoint: CheckpointId) -> None:
+        around = self._around
         with self._lock:
             self._discarded.add(checkpoint)
             self._forget_old(checkpoint)
             written = self._written.pop(checkpoint, [])
         if written:
-            self._pool.submit(lambda: self._delete(written))
+            around.pool.submit(lambda: delete_files(around.files, written))
+        for ticket in _TICKETS:
+            around.sharing.discard(checkpoint, ticket, self._subtask)
 
     def _write(self, checkpoint: CheckpointId, ticket: int, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
+        around = self._around
         if checkpoint in self._discarded:
             return
-        began = self._clock.now()
-        path = data_path(checkpoint, self._generation, self._attempt, self._subtask, ticket)
+        began = around.clock.now()
+        path = around.path(checkpoint, self._subtask, ticket)
         try:
-            handles = write_parts(self._files, path, parts, self._inline)
+            encoded = encode_or_write(around.files, path, parts, self._small)
         except Exception as error:
-            _LOG.warning("%s could not write %s", self._subtask, path, exc_info=True)
-            self._put(WriteFailed(checkpoint, ticket, f"{type(error).__name__}: {error}"))
+            self.skip(checkpoint, ticket)
+            self._failed(checkpoint, ticket, error)
             return
-        made_a_file = any(handle.inline is None for handle in handles)
-        if made_a_file and not self._keep(checkpoint, path):
-            self._delete([path])
-            return
-        self._put(Written(checkpoint, ticket, handles, self._clock.now() - began))
+        seconds = around.clock.now() - began
+        if not isinstance(encoded, EncodedParts):
+            self.skip(checkpoint, ticket)
+            if self._keep(checkpoint, path):
+                self._put(Written(checkpoint, ticket, encoded, seconds))
+            else:
+                delete_files(around.files, [path])
+        elif encoded.size <= around.settings.inline:
+            self.skip(checkpoint, ticket)
+            self._put(Written(checkpoint, ticket, encoded.inlined(), seconds))
+        else:
+            self._share(checkpoint, ticket, encoded, seconds)
+
+    def _share(self, checkpoint: CheckpointId, ticket: int, encoded: EncodedParts, encoded_in: float) -> None:
+        def written(handles: Sequence[PartHandle], seconds: float) -> None:
+            self._put(Written(checkpoint, ticket, handles, encoded_in + seconds))
+
+        def failed(error: Exception) -> None:
+            self._failed(checkpoint, ticket, error)
+
+        self._around.sharing.add(checkpoint, ticket, Share(self._subtask, encoded, written, failed))
+
+    def _failed(self, checkpoint: CheckpointId, ticket: int, error: Exception) -> None:
+        _LOG.warning("%s could not write its part of checkpoint %d", self._subtask, checkpoint, exc_info=error)
+        self._put(WriteFailed(checkpoint, ticket, f"{type(error).__name__}: {error}"))
 
     def _keep(self, checkpoint: CheckpointId, path: str) -> bool:
         with self._lock:
@@ -87,16 +143,9 @@ class PooledSnapshotWriter:
             self._forget_old(checkpoint)
             return True
 
-    def _delete(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            try:
-                self._files.delete(path)
-            except OSError as error:
-                _LOG.warning("%s of an aborted checkpoint stays until the store is cleaned: %s", path, error)
-
     def _forget_old(self, newest: CheckpointId) -> None:
-        self._discarded = {checkpoint for checkpoint in self._discarded if checkpoint > newest - _REMEMBERED}
-        for checkpoint in [known for known in self._written if known <= newest - _REMEMBERED]:
+        self._discarded = {checkpoint for checkpoint in self._discarded if checkpoint > newest - REMEMBERED}
+        for checkpoint in [known for known in self._written if known <= newest - REMEMBERED]:
             del self._written[checkpoint]
 
 
@@ -105,6 +154,9 @@ class NoSnapshots:
 
     def write(self, checkpoint: CheckpointId, ticket: int, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
         raise RuntimeError(f"checkpoint {checkpoint} was triggered, but the job has no checkpoint directory")
+
+    def skip(self, checkpoint: CheckpointId, ticket: int) -> None:
+        pass
 
     def discard(self, checkpoint: CheckpointId) -> None:
         pass

@@ -128,6 +128,8 @@ def _runtime(random: Random, tick: float) -> RuntimeSettings:
             share=random.choice((0.5, 5.0)),
             small=0,
             inline=random.choice((0, 0, 1_000, 1 << 20)),
+            shared=random.choice((0, 1_000, 1 << 20)),
+            wait_for_others=tick * random.choice((0, 20, 2_000)),
         ),
         linger=tick * random.choice((0, 3, 10)),
         small_batch_rows=random.choice((1, 4, 10)),

@@ -1,10 +1,10 @@
-"""Parts of a snapshot as files: one data file per subtask and write, its parts one after another, a checksum on
-each."""
+"""Parts of a snapshot as files: parts one after another, a checksum on each. A file holds what one subtask writes at
+once, or several of a worker if it is little."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from zlib_ng.zlib_ng import crc32
@@ -17,35 +17,64 @@ from penstock.store.errors import CorruptCheckpoint
 from penstock.store.files import Files
 from penstock.store.layout import part_path
 
-__all__ = ["CorruptCheckpoint", "reader", "restored", "write_parts"]
+__all__ = ["CorruptCheckpoint", "EncodedParts", "encode_or_write", "reader", "restored", "write_parts"]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedParts:
+    """Parts that are encoded but not written: a few bytes."""
+
+    chunks: Sequence[Buffer]
+    handles: Sequence[PartHandle]
+    """As if the chunks were a file."""
+    size: int
+
+    def inlined(self) -> list[PartHandle]:
+        """The handles with the bytes in them."""
+        whole = b"".join(self.chunks)
+        return [
+            replace(handle, path="", offset=0, inline=whole[handle.offset : _end(handle)]) for handle in self.handles
+        ]
+
+    def placed(self, path: str, offset: int) -> list[PartHandle]:
+        """The handles for the case that the chunks begin at this place of a file."""
+        name = _name(path)
+        return [replace(handle, path=name, offset=offset + handle.offset) for handle in self.handles]
 
 
 def write_parts(
     files: Files, path: str, parts: Mapping[Uid, Sequence[CapturedPart]], inline: int = 0
 ) -> list[PartHandle]:
     """Encodes the parts and writes them to one file (see `layout.data_path`); no file if there are no parts, or if all
-    of them together have no more than `inline` bytes: then the handles hold them.
+    of them together have no more than `inline` bytes: then the handles hold them."""
+    encoded = encode_or_write(files, path, parts, inline)
+    return encoded.inlined() if isinstance(encoded, EncodedParts) else encoded
+
+
+def encode_or_write(
+    files: Files, path: str, parts: Mapping[Uid, Sequence[CapturedPart]], small: int
+) -> EncodedParts | list[PartHandle]:
+    """Encodes the parts. If they have more than `small` bytes together they are written to one file, otherwise it is
+    left to the caller where they go.
 
     Parts are encoded one by one while the file is written, so that only one of them is in memory in its encoded form.
     """
     handles: list[PartHandle] = []
-    if not any(parts.values()):
-        return handles
-    content = _encoded(parts, path.rpartition("/")[2], handles)
+    content = _encoded(parts, _name(path), handles)
     first: list[Buffer] = []
     size = 0
     for chunk in content:
         first.append(chunk)
         size += memoryview(chunk).nbytes
-        if size > inline:
+        if size > small:
             files.write(path, chain(first, content))
             return handles
-    whole = b"".join(first)
-    return [_inlined(handle, whole) for handle in handles]
+    return EncodedParts(first, handles, size)
 
 
-def _inlined(handle: PartHandle, whole: bytes) -> PartHandle:
-    return replace(handle, path="", offset=0, inline=whole[handle.offset : _end(handle)])
+def _name(path: str) -> str:
+    """A file's name in the directory of its checkpoint."""
+    return path.rpartition("/")[2]
 
 
 def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], name: str, handles: list[PartHandle]) -> Iterator[Buffer]:

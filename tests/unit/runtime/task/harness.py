@@ -199,6 +199,9 @@ class Writer:
     def write(self, checkpoint: CheckpointId, ticket: int, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
         self.queue.append((checkpoint, ticket, parts))
 
+    def skip(self, checkpoint: CheckpointId, ticket: int) -> None:
+        """Nothing is shared here."""
+
     def discard(self, checkpoint: CheckpointId) -> None:
         self.discarded.append(checkpoint)
         self.queue = deque(entry for entry in self.queue if entry[0] != checkpoint)
