@@ -77,5 +77,10 @@ class RuntimeSettings:
     deploy_timeout: float = 60.0
     registration_timeout: float = 120.0
     spares: int = 0
+    local_copies: bool | None = None
+    """Whether workers keep copies of what they write on their own disk and restore from there. None: if the checkpoint
+    directory is not on a local disk."""
+    local_directory: str | None = None
+    """Where on the workers' hosts copies are kept; None: in the system's directory for temporary files."""
     allow_dropped_state: bool = False
     """Whether state in a checkpoint that the graph has no place for may be dropped by a restore."""

@@ -26,7 +26,7 @@ from penstock.core.handles import PartHandle
 from penstock.core.ids import CheckpointId, SubtaskId
 from penstock.operators.base import Clock
 from penstock.runtime.pool import Pool
-from penstock.store.files import Files
+from penstock.store.files import DataFiles
 from penstock.store.parts import EncodedParts
 
 _LOG: Final = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Sharing:
 
     def __init__(
         self,
-        files: Files,
+        files: DataFiles,
         pool: Pool,
         clock: Clock,
         path: Callable[[CheckpointId, int, int], str],
@@ -187,7 +187,7 @@ def _stop_waiting(round_: _Round) -> None:
         round_.stop_waiting = None
 
 
-def delete_files(files: Files, paths: Iterable[str]) -> None:
+def delete_files(files: DataFiles, paths: Iterable[str]) -> None:
     """Of aborted checkpoints. What cannot be deleted stays until the store is cleaned."""
     for path in paths:
         try:

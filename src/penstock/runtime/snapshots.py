@@ -23,7 +23,7 @@ from penstock.runtime.pool import Pool
 from penstock.runtime.ports import Note, WriteFailed, Written
 from penstock.runtime.sharing import REMEMBERED, Share, Sharing, delete_files
 from penstock.state.parts import CapturedPart
-from penstock.store.files import Files
+from penstock.store.files import DataFiles
 from penstock.store.layout import data_path, shared_path
 from penstock.store.parts import EncodedParts, encode_or_write
 
@@ -35,7 +35,7 @@ _TICKETS: Final = (0, 1)
 class AttemptFiles:
     """Where one attempt on one worker writes its snapshots."""
 
-    files: Files
+    files: DataFiles
     pool: Pool
     clock: Clock
     generation: Generation
@@ -46,7 +46,7 @@ class AttemptFiles:
     @classmethod
     def of(
         cls,
-        files: Files,
+        files: DataFiles,
         pool: Pool,
         clock: Clock,
         generation: Generation,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Protocol
 
 from zlib_ng.zlib_ng import crc32
 
@@ -14,7 +15,7 @@ from penstock.core.ids import Uid
 from penstock.state.parts import Buffer, CapturedPart, RestoredPart
 from penstock.store.ahead import ahead
 from penstock.store.errors import CorruptCheckpoint
-from penstock.store.files import Files
+from penstock.store.files import DataFiles, Files
 from penstock.store.layout import part_path
 
 __all__ = ["CorruptCheckpoint", "EncodedParts", "encode_or_write", "reader", "restored", "write_parts"]
@@ -43,7 +44,7 @@ class EncodedParts:
 
 
 def write_parts(
-    files: Files, path: str, parts: Mapping[Uid, Sequence[CapturedPart]], inline: int = 0
+    files: DataFiles, path: str, parts: Mapping[Uid, Sequence[CapturedPart]], inline: int = 0
 ) -> list[PartHandle]:
     """Encodes the parts and writes them to one file (see `layout.data_path`); no file if there are no parts, or if all
     of them together have no more than `inline` bytes: then the handles hold them."""
@@ -52,7 +53,7 @@ def write_parts(
 
 
 def encode_or_write(
-    files: Files, path: str, parts: Mapping[Uid, Sequence[CapturedPart]], small: int
+    files: DataFiles, path: str, parts: Mapping[Uid, Sequence[CapturedPart]], small: int
 ) -> EncodedParts | list[PartHandle]:
     """Encodes the parts. If they have more than `small` bytes together they are written to one file, otherwise it is
     left to the caller where they go.
@@ -96,11 +97,21 @@ def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], name: str, handles: li
             offset += length
 
 
-def reader(files: Files, directory: str, handle: PartHandle) -> Callable[[], memoryview]:
+class Copies(Protocol):
+    """Where some data files can be read more cheaply than from the store."""
+
+    def read(self, path: str, handle: PartHandle) -> memoryview | None:
+        """The part, verified; None if it must be read from the store."""
+        ...
+
+
+def reader(files: Files, directory: str, handle: PartHandle, copies: Copies | None = None) -> Callable[[], memoryview]:
     """Reads one part when called, and verifies it. `directory` is the checkpoint's, relative to the root of `files`."""
     path = part_path(directory, handle) if handle.inline is None else f"the metadata of {directory}"
 
     def read() -> memoryview:
+        if copies is not None and handle.inline is None and (copy := copies.read(path, handle)) is not None:
+            return copy
         what = f"part {handle.name!r} of operator {handle.uid!r} (bytes {handle.offset} to {_end(handle)})"
         try:
             content = _bytes_of(files, path, handle)
@@ -120,9 +131,11 @@ def _bytes_of(files: Files, path: str, handle: PartHandle) -> memoryview:
     return files.read(path, handle.offset, handle.length) if handle.inline is None else memoryview(handle.inline)
 
 
-def restored(files: Files, directory: str, writer: int, handle: PartHandle) -> tuple[Uid, RestoredPart]:
+def restored(
+    files: Files, directory: str, writer: int, handle: PartHandle, copies: Copies | None = None
+) -> tuple[Uid, RestoredPart]:
     """A part as it is given back to its operator; it is read when the operator asks for it."""
-    read = reader(files, directory, handle)
+    read = reader(files, directory, handle, copies)
     part = RestoredPart(handle.name, handle.kind, writer, read, handle.key_groups, handle.channel, handle.layer, handle)
     return handle.uid, part
 

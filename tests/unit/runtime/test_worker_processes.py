@@ -18,7 +18,7 @@ from tests.support.processes import Commits, ProcessJob, wait_until
 import penstock as ps
 from penstock.core.lifecycle import JobState
 from penstock.core.restarts import NoRestart
-from penstock.core.settings import RuntimeSettings
+from penstock.core.settings import LayerSettings, RuntimeSettings
 from penstock.runtime.network.handshake import HandshakeError
 from penstock.runtime.worker import STUCK_EXIT, run_worker
 
@@ -100,6 +100,25 @@ def test_a_spare_takes_over_from_a_killed_worker(run: Any) -> None:
     running.job.kill(0)
     running.until_recovered()
     assert running.job.pid_of(0) in before
+    assert running.drained_numbers_are_complete()
+
+
+def test_neither_survivors_nor_a_replacement_on_the_same_host_read_their_state_from_the_store(
+    run: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "local").mkdir()
+    runtime = {
+        "local_copies": True,
+        "local_directory": str(tmp_path / "local"),
+        "layers": LayerSettings(inline=0),
+    }
+    running = run(count=None, runtime=runtime)
+    running.commits.wait_for(100)
+    running.job.kill(1)
+    running.until_recovered()
+    (incident,) = running.job.driver.ask(lambda master: master.incidents())
+    assert incident.from_store == 0
+    assert incident.from_copies > 0
     assert running.drained_numbers_are_complete()
 
 
