@@ -88,7 +88,7 @@ class Sharing:
     def add(self, checkpoint: CheckpointId, ticket: int, share: Share) -> None:
         with self._lock:
             round_ = self._round(checkpoint, ticket)
-            if not self._closed and share.subtask not in round_.discarded:
+            if not self._closed:
                 round_.waiting[share.subtask] = share
             self._heard(checkpoint, ticket, share.subtask)
             if round_.waiting and round_.stop_waiting is None:
@@ -102,7 +102,6 @@ class Sharing:
         with self._lock:
             round_ = self._round(checkpoint, ticket)
             round_.discarded.add(subtask)
-            round_.waiting.pop(subtask, None)
             self._heard(checkpoint, ticket, subtask)
             for holders in round_.holders.values():
                 holders.discard(subtask)

@@ -7,6 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from hypothesis import given
@@ -82,8 +83,21 @@ class Worker:
             for number, subtask in enumerate(subtasks)
         ]
 
-    def write(self, number: int, content: bytes, checkpoint: int = 1, ticket: int = STATE) -> None:
-        part = CapturedPart("state", PartKind.LIST, lambda: [content[:2], content[2:]])
+    def write(
+        self,
+        number: int,
+        content: bytes,
+        checkpoint: int = 1,
+        ticket: int = STATE,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`meanwhile` happens while the content is encoded."""
+
+        def encode() -> Sequence[bytes]:
+            meanwhile()
+            return [content[:2], content[2:]]
+
+        part = CapturedPart("state", PartKind.LIST, encode)
         self.writers[number].write(CheckpointId(checkpoint), ticket, {UID: [part]})
 
     def skip(self, number: int, checkpoint: int = 1, ticket: int = STATE) -> None:
@@ -237,6 +251,23 @@ def test_what_is_discarded_before_the_file_is_written_is_left_out_of_it() -> Non
     assert bytes(worker.files.read(worker.stored()[0])) == b"wanted"
 
 
+def test_what_is_discarded_while_it_is_encoded_is_left_out_too() -> None:
+    worker = Worker(2)
+    worker.write(0, b"unwanted", meanwhile=lambda: worker.discard(0))
+    worker.write(1, b"wanted")
+    worker.pool.run()
+    assert worker.notes[0] == []
+    assert bytes(worker.files.read(worker.stored()[0])) == b"wanted"
+
+
+def test_one_who_discards_while_the_file_is_written_is_told_nothing_and_the_others_have_their_shares() -> None:
+    worker = Worker(2, files=MemoryFiles(after=lambda operation, path: worker.discard(0)))
+    worker.write(0, b"unwanted")
+    worker.write(1, b"wanted")
+    worker.pool.run()
+    assert worker.contents() == [[], [b"wanted"]]
+
+
 def test_an_attempt_that_has_ended_writes_nothing_more_and_leaves_no_timer() -> None:
     worker = Worker(2)
     worker.write(0, b"early")
@@ -250,7 +281,8 @@ def test_an_attempt_that_has_ended_writes_nothing_more_and_leaves_no_timer() -> 
 
 @st.composite
 def schedules(draw: st.DrawFn) -> tuple[int, list[tuple[str, int, int]]]:
-    """Some subtasks and what they do, for two checkpoints: each speaks at most once for each, and may discard it."""
+    """Some subtasks and what they do, for two checkpoints: each speaks at most once for each, and may discard it, also
+    while it is encoded or while a file is being written."""
     count = draw(st.integers(1, 4))
     steps = []
     for number in range(count):
@@ -261,7 +293,17 @@ def schedules(draw: st.DrawFn) -> tuple[int, list[tuple[str, int, int]]]:
     return count, draw(st.permutations(steps))
 
 
-_SAID = [["write"], ["write"], ["skip"], ["write", "discard"], ["write", "discard"], ["skip", "discard"], []]
+_SAID = [
+    ["write"],
+    ["write"],
+    ["skip"],
+    ["write", "discard"],
+    ["write", "discard"],
+    ["write", "discard during a write"],
+    ["discard while encoded"],
+    ["skip", "discard"],
+    [],
+]
 
 
 @given(schedules())
@@ -276,7 +318,14 @@ def test_in_any_order_of_writes_discards_failures_and_ends_every_share_is_answer
             failing.clear()
             raise OSError(errno.EIO, "the disk is at fault")
 
-    worker = Worker(count, files=MemoryFiles(before=disk))
+    during_the_next_write: list[tuple[int, int]] = []
+
+    def written_so_far(operation: str, path: str) -> None:
+        if operation == "write":
+            while during_the_next_write:
+                worker.discard(*during_the_next_write.pop())
+
+    worker = Worker(count, files=MemoryFiles(before=disk, after=written_so_far))
     written: set[tuple[int, int]] = set()
     discarded: set[tuple[int, int]] = set()
     for action, number, checkpoint in steps:
@@ -289,6 +338,11 @@ def test_in_any_order_of_writes_discards_failures_and_ends_every_share_is_answer
             case "discard":
                 worker.discard(number, checkpoint)
                 discarded.add((number, checkpoint))
+            case "discard during a write":
+                during_the_next_write.append((number, checkpoint))
+                discarded.add((number, checkpoint))
+            case "discard while encoded":
+                worker.write(number, b"unwanted", checkpoint, meanwhile=partial(worker.discard, number, checkpoint))
             case "leave":
                 worker.leave(number)
             case "run" if worker.pool.jobs:
@@ -300,6 +354,8 @@ def test_in_any_order_of_writes_discards_failures_and_ends_every_share_is_answer
     failing.clear()
     worker.pool.run()
     worker.pool.let_time_pass()
+    written_so_far("write", "")
+    worker.pool.run()
     named_files = set()
     for number, checkpoint in written - discarded:
         (note,) = [note for note in worker.notes[number] if note.checkpoint == checkpoint]  # type: ignore[union-attr]
