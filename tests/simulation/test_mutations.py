@@ -27,7 +27,7 @@ from penstock.runtime.records import RecordWriter
 from penstock.runtime.restored import RestoredSubtask, TaskMemory
 from penstock.runtime.task import Task
 from penstock.runtime.taskcheckpoints import TaskCheckpoints
-from penstock.simulation.faults import CRASHES, Action
+from penstock.simulation.faults import CRASHES, Action, Point
 from penstock.simulation.run import simulate
 from penstock.simulation.scenario import Scenario, random_scenario
 from penstock.simulation.topology import Kind
@@ -65,6 +65,10 @@ def in_modes(*modes: Mode) -> Fits:
 
 def with_fault(*actions: Action) -> Fits:
     return lambda scenario: any(fault.action in actions for fault in scenario.faults)
+
+
+def with_fault_at(*points: Point) -> Fits:
+    return lambda scenario: any(fault.point in points for fault in scenario.faults)
 
 
 ALIGNED = in_modes(Mode.ALIGNED, Mode.STOP_THE_WORLD)
@@ -287,7 +291,10 @@ MUTATIONS: list[tuple[Callable[[pytest.MonkeyPatch], None], Fits]] = [
     (forget_the_layers_below, layered(EXACTLY_ONCE)),
     (do_not_remember_removals, layered(EXACTLY_ONCE)),
     (clean_by_age_instead_of_by_reference, layered(EXACTLY_ONCE)),
-    (take_a_failed_write_for_done, with_fault(Action.STORE_ERROR, Action.STORE_SILENCE)),
+    (
+        take_a_failed_write_for_done,
+        both(with_fault(Action.STORE_ERROR, Action.STORE_SILENCE), with_fault_at(Point.DATA, Point.DATA_DONE)),
+    ),
 ]
 
 
