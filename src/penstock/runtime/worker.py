@@ -154,6 +154,7 @@ class _Worker:
             raise
         self._pool = Pool("snapshots", _SNAPSHOT_THREADS)
         self._copies: LocalCopies | None = None
+        self._job_is_over = False
         self._around: Surroundings | Exception
         self._scaled: dict[int, Surroundings] = {}
 
@@ -164,7 +165,8 @@ class _Worker:
             event = self._next_event()
             if isinstance(event, Shutdown | _MasterLost):
                 _LOG.info("worker %s ends: %s", self._id, event.reason)
-                return End.JOB_OVER if isinstance(event, Shutdown) else End.MASTER_LOST
+                self._job_is_over = isinstance(event, Shutdown)
+                return End.JOB_OVER if self._job_is_over else End.MASTER_LOST
             if event is not None:
                 self._obey(event)
 
@@ -208,7 +210,7 @@ class _Worker:
         if not self._pool.close(_LAST_WORK):
             self._end_process(f"a write to the checkpoint directory did not return within {_LAST_WORK:g} s")
         if self._copies is not None:
-            self._copies.close()
+            self._copies.close(self._job_is_over)
         self._control.close()
 
     def _next_event(self) -> _Event | None:

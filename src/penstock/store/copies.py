@@ -13,8 +13,9 @@ is logged.
 The workers of a host share a job's directory: one that takes a dead one's slot finds what that had written. The holder
 of a slot also cleans it: when a checkpoint is complete, copies of that one and of older ones that it does not name are
 deleted. Of what an older driver's workers wrote it does the same, of newer ones' nothing; slots that the job does not
-have any more are removed. The directory of a job whose lock nobody has held or touched for an hour is removed when a
-worker of another one starts: a job that comes back before finds its copies.
+have any more are removed. The last worker of a host removes the directory of a job that is over. One that was left
+behind, its lock not held and untouched for an hour, is removed when a worker of another job starts: a job whose driver
+died and comes back before finds its copies.
 """
 
 from __future__ import annotations
@@ -62,8 +63,12 @@ class LocalCopies:
         """For the worker in one of `slots` slots."""
         return SlotCopies(self._directory, generation, slot, slots)
 
-    def close(self) -> None:
-        """The copies stay."""
+    def close(self, job_is_over: bool = False) -> None:
+        """The copies stay for whoever comes next, unless the job is over and no other worker of it is here."""
+        with contextlib.suppress(OSError):
+            if job_is_over:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(self._directory, ignore_errors=True)
         self._lock.close()
 
 

@@ -236,7 +236,8 @@ def _begin_writing(file: BinaryIO, start: int, length: int) -> None:
     """What the advice is for is to free the memory of these pages. They are dirty, so Linux starts writing them back
     instead, does not wait for it, and keeps them."""
     if hasattr(os, "posix_fadvise"):  # not on macOS
-        os.posix_fadvise(file.fileno(), start, length, os.POSIX_FADV_DONTNEED)
+        with contextlib.suppress(OSError):  # it is only advice
+            os.posix_fadvise(file.fileno(), start, length, os.POSIX_FADV_DONTNEED)
 
 
 def _flush(file: BinaryIO) -> int:

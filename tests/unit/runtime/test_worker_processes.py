@@ -122,6 +122,7 @@ def test_neither_survivors_nor_a_replacement_on_the_same_host_read_their_state_f
     assert incident.from_store == 0
     assert incident.from_copies > 0
     assert running.drained_numbers_are_complete()
+    assert not list((tmp_path / "local").rglob("*.data")), "the job is over"
 
 
 def test_all_workers_killed_at_once_are_replaced(run: Any) -> None:

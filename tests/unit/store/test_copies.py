@@ -269,6 +269,15 @@ def test_a_job_that_is_gone_for_long_loses_its_copies_when_another_starts(
     assert bool(rig.copied()) == stays
 
 
+def test_the_last_worker_of_a_host_removes_the_copies_of_a_job_that_is_over(rig: Rig) -> None:
+    rig.write(1, b"the state")
+    other = LocalCopies(ADDRESS, str(rig.base))
+    rig.local.close(job_is_over=True)
+    assert rig.copied() != []
+    other.close(job_is_over=True)
+    assert rig.copied() == []
+
+
 def test_a_job_that_comes_back_is_not_gone(rig: Rig) -> None:
     handles = rig.write(1, b"the state")
     rig.local.close()
