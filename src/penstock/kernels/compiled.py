@@ -78,18 +78,25 @@ def owners(
     return owner, counts
 
 
+@njit(nogil=True, cache=True, inline="always")
+def _starts(counts: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Where the rows of each owner begin when they are ordered by owner."""
+    starts = np.empty(len(counts), np.uint32)
+    start = 0
+    for subtask in range(len(counts)):
+        starts[subtask] = start
+        start += counts[subtask]
+    return starts
+
+
 @njit(nogil=True, cache=True)
 def places(owner: NDArray[np.uint16], counts: NDArray[np.int64]) -> NDArray[np.int32]:
     """Where every row goes when the rows are ordered by owner, each owner's rows in their old order."""
-    cursor = np.empty(len(counts), np.int32)
-    start = 0
-    for subtask in range(len(counts)):
-        cursor[subtask] = start
-        start += counts[subtask]
+    cursor = _starts(counts)
     place = np.empty(len(owner), np.int32)
     for row in range(len(owner)):
         place[row] = cursor[owner[row]]
-        cursor[owner[row]] += 1
+        cursor[owner[row]] += np.uint32(1)
     return place
 
 
@@ -105,11 +112,7 @@ def rows_by_place(place: NDArray[np.int32]) -> NDArray[np.int32]:
 @njit(nogil=True, cache=True)
 def rows_by_owner(owner: NDArray[np.uint16], counts: NDArray[np.int64]) -> NDArray[np.int32]:
     """The rows ordered by owner, each owner's in their old order: `rows_by_place` of `places`, in one pass."""
-    cursor = np.empty(len(counts), np.uint32)
-    start = 0
-    for subtask in range(len(counts)):
-        cursor[subtask] = start
-        start += counts[subtask]
+    cursor = _starts(counts)
     rows = np.empty(len(owner), np.int32)
     for row in range(len(owner)):
         place = cursor[owner[row]]

@@ -25,7 +25,7 @@ from penstock.runtime.sharing import REMEMBERED, Share, Sharing, delete_files
 from penstock.state.parts import CapturedPart
 from penstock.store.files import DataFiles
 from penstock.store.layout import data_path, shared_path
-from penstock.store.parts import EncodedParts, encode_or_write
+from penstock.store.parts import EncodedParts, LargeParts, encode_parts
 
 _LOG: Final = logging.getLogger(__name__)
 _TICKETS: Final = (0, 1)
@@ -63,9 +63,6 @@ class AttemptFiles:
         sharing = Sharing(files, pool, clock, path, subtasks, settings.wait_for_others)
         return cls(files, pool, clock, generation, attempt, settings, sharing)
 
-    def path(self, checkpoint: CheckpointId, subtask: SubtaskId, ticket: int) -> str:
-        return data_path(checkpoint, self.generation, self.attempt, subtask, ticket)
-
 
 class PooledSnapshotWriter:
     """The `SnapshotWriter` of one task."""
@@ -74,7 +71,6 @@ class PooledSnapshotWriter:
         self._around = around
         self._subtask = subtask
         self._put = put
-        self._small = max(around.settings.inline, around.settings.shared)
         self._lock = threading.Lock()
         self._written: dict[CheckpointId, list[str]] = {}
         """Files of its own."""
@@ -102,25 +98,29 @@ class PooledSnapshotWriter:
         if checkpoint in self._discarded:
             return
         began = around.clock.now()
-        path = around.path(checkpoint, self._subtask, ticket)
         try:
-            encoded = encode_or_write(around.files, path, parts, self._small)
+            encoded = encode_parts(parts, max(around.settings.inline, around.settings.shared))
+            if isinstance(encoded, EncodedParts) and encoded.size > around.settings.inline:
+                self._share(checkpoint, ticket, encoded, around.clock.now() - began)
+                return
+            self.skip(checkpoint, ticket)
+            if isinstance(encoded, EncodedParts):
+                self._put(Written(checkpoint, ticket, encoded.inlined(), around.clock.now() - began))
+            else:
+                self._write_own(checkpoint, ticket, encoded, began)
         except Exception as error:
+            _LOG.warning("%s could not write its part of checkpoint %d", self._subtask, checkpoint, exc_info=True)
             self.skip(checkpoint, ticket)
             self._failed(checkpoint, ticket, error)
-            return
-        seconds = around.clock.now() - began
-        if not isinstance(encoded, EncodedParts):
-            self.skip(checkpoint, ticket)
-            if self._keep(checkpoint, path):
-                self._put(Written(checkpoint, ticket, encoded, seconds))
-            else:
-                delete_files(around.files, [path])
-        elif encoded.size <= around.settings.inline:
-            self.skip(checkpoint, ticket)
-            self._put(Written(checkpoint, ticket, encoded.inlined(), seconds))
+
+    def _write_own(self, checkpoint: CheckpointId, ticket: int, encoded: LargeParts, began: float) -> None:
+        around = self._around
+        path = data_path(checkpoint, around.generation, around.attempt, self._subtask, ticket)
+        handles = encoded.write(around.files, path)
+        if self._keep(checkpoint, path):
+            self._put(Written(checkpoint, ticket, handles, around.clock.now() - began))
         else:
-            self._share(checkpoint, ticket, encoded, seconds)
+            delete_files(around.files, [path])
 
     def _share(self, checkpoint: CheckpointId, ticket: int, encoded: EncodedParts, encoded_in: float) -> None:
         def written(handles: Sequence[PartHandle], seconds: float) -> None:
@@ -132,7 +132,6 @@ class PooledSnapshotWriter:
         self._around.sharing.add(checkpoint, ticket, Share(self._subtask, encoded, written, failed))
 
     def _failed(self, checkpoint: CheckpointId, ticket: int, error: Exception) -> None:
-        _LOG.warning("%s could not write its part of checkpoint %d", self._subtask, checkpoint, exc_info=error)
         self._put(WriteFailed(checkpoint, ticket, f"{type(error).__name__}: {error}"))
 
     def _keep(self, checkpoint: CheckpointId, path: str) -> bool:

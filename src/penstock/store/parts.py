@@ -18,7 +18,7 @@ from penstock.store.errors import CorruptCheckpoint
 from penstock.store.files import DataFiles, Files
 from penstock.store.layout import part_path
 
-__all__ = ["CorruptCheckpoint", "EncodedParts", "encode_or_write", "reader", "restored", "write_parts"]
+__all__ = ["CorruptCheckpoint", "EncodedParts", "LargeParts", "encode_parts", "reader", "restored", "write_parts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,38 @@ class EncodedParts:
     def inlined(self) -> list[PartHandle]:
         """The handles with the bytes in them."""
         whole = b"".join(self.chunks)
-        return [
-            replace(handle, path="", offset=0, inline=whole[handle.offset : _end(handle)]) for handle in self.handles
-        ]
+        return [replace(handle, offset=0, inline=whole[handle.offset : _end(handle)]) for handle in self.handles]
 
     def placed(self, path: str, offset: int) -> list[PartHandle]:
         """The handles for the case that the chunks begin at this place of a file."""
-        name = _name(path)
-        return [replace(handle, path=name, offset=offset + handle.offset) for handle in self.handles]
+        return _placed(self.handles, path, offset)
+
+
+class LargeParts:
+    """Parts whose encoding has begun. The rest is encoded while the file is written, one part after another, so that
+    only a little of them is in memory in its encoded form."""
+
+    def __init__(self, chunks: Iterator[Buffer], handles: Sequence[PartHandle]) -> None:
+        self._chunks, self._handles = chunks, handles
+
+    def write(self, files: DataFiles, path: str) -> list[PartHandle]:
+        files.write(path, self._chunks)
+        return _placed(self._handles, path, 0)
+
+
+def encode_parts(parts: Mapping[Uid, Sequence[CapturedPart]], small: int) -> EncodedParts | LargeParts:
+    """Encodes the parts as far as they have no more than `small` bytes together; where they go is left to the
+    caller."""
+    handles: list[PartHandle] = []
+    content = _encoded(parts, handles)
+    first: list[Buffer] = []
+    size = 0
+    for chunk in content:
+        first.append(chunk)
+        size += memoryview(chunk).nbytes
+        if size > small:
+            return LargeParts(chain(first, content), handles)
+    return EncodedParts(first, handles, size)
 
 
 def write_parts(
@@ -48,37 +72,16 @@ def write_parts(
 ) -> list[PartHandle]:
     """Encodes the parts and writes them to one file (see `layout.data_path`); no file if there are no parts, or if all
     of them together have no more than `inline` bytes: then the handles hold them."""
-    encoded = encode_or_write(files, path, parts, inline)
-    return encoded.inlined() if isinstance(encoded, EncodedParts) else encoded
+    encoded = encode_parts(parts, inline)
+    return encoded.inlined() if isinstance(encoded, EncodedParts) else encoded.write(files, path)
 
 
-def encode_or_write(
-    files: DataFiles, path: str, parts: Mapping[Uid, Sequence[CapturedPart]], small: int
-) -> EncodedParts | list[PartHandle]:
-    """Encodes the parts. If they have more than `small` bytes together they are written to one file, otherwise it is
-    left to the caller where they go.
-
-    Parts are encoded one by one while the file is written, so that only one of them is in memory in its encoded form.
-    """
-    handles: list[PartHandle] = []
-    content = _encoded(parts, _name(path), handles)
-    first: list[Buffer] = []
-    size = 0
-    for chunk in content:
-        first.append(chunk)
-        size += memoryview(chunk).nbytes
-        if size > small:
-            files.write(path, chain(first, content))
-            return handles
-    return EncodedParts(first, handles, size)
+def _placed(handles: Sequence[PartHandle], path: str, offset: int) -> list[PartHandle]:
+    name = path.rpartition("/")[2]
+    return [replace(handle, path=name, offset=offset + handle.offset) for handle in handles]
 
 
-def _name(path: str) -> str:
-    """A file's name in the directory of its checkpoint."""
-    return path.rpartition("/")[2]
-
-
-def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], name: str, handles: list[PartHandle]) -> Iterator[Buffer]:
+def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], handles: list[PartHandle]) -> Iterator[Buffer]:
     """Yields the file's content and adds a handle for each part that has been yielded whole."""
     offset = 0
     for uid, captured in parts.items():
@@ -91,7 +94,7 @@ def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], name: str, handles: li
                 yield view
             handles.append(
                 PartHandle(
-                    uid, part.name, part.kind, name, offset, length, crc, part.key_groups, part.channel, part.layer
+                    uid, part.name, part.kind, "", offset, length, crc, part.key_groups, part.channel, part.layer
                 )
             )
             offset += length

@@ -215,6 +215,16 @@ def test_all_who_share_a_file_that_cannot_be_written_are_told() -> None:
         assert "no space left" in note.error
 
 
+def test_one_with_a_large_state_keeps_nobody_waiting_while_it_is_written() -> None:
+    ready: list[int] = []
+    worker = Worker(2, shared=8, files=MemoryFiles(before=lambda operation, path: ready.append(len(worker.pool.jobs))))
+    worker.write(0, b"small")
+    worker.write(1, b"too large to share")
+    worker.pool.run()
+    assert ready == [1, 0], "the small one's file was ready to be written when the large one's began"
+    assert worker.contents() == [[b"small"], [b"too large to share"]]
+
+
 def test_one_whose_encoding_fails_does_not_keep_the_others_waiting() -> None:
     def broken() -> Sequence[bytes]:
         raise ValueError("cannot be encoded")
