@@ -19,7 +19,7 @@ from penstock.bench.events import events
 from penstock.bench.sinks import Slow
 from penstock.core.barrier import Mode
 from penstock.core.causes import Cause
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.settings import InFlightSettings, RuntimeSettings
 from penstock.core.statistics import CheckpointStatistics, Status
 

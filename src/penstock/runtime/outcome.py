@@ -6,7 +6,7 @@ import traceback
 from dataclasses import dataclass
 
 from penstock.core.ids import Attempt, CheckpointId, WorkerId
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.statistics import CheckpointStatistics
 from penstock.runtime.control.messages import ErrorReport
 

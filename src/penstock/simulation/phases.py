@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from penstock.core.barrier import Mode, Purpose
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.settings import CheckpointSettings
 from penstock.runtime.outcome import RequestOutcome
 from penstock.simulation.checks import check

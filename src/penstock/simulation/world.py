@@ -10,9 +10,10 @@ from __future__ import annotations
 from random import Random
 
 from penstock.core.ids import WorkerId
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.restarts import FixedDelay
-from penstock.runtime.master import Master, RestoreElsewhere
+from penstock.runtime.master import Master
+from penstock.runtime.opening import RestoreElsewhere
 from penstock.runtime.outcome import RequestOutcome
 from penstock.runtime.rescaling import RescaleOutcome
 from penstock.runtime.savepoints import SavepointRequest

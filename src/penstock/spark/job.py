@@ -16,15 +16,16 @@ from pyspark.sql import SparkSession
 
 from penstock.core.barrier import Purpose
 from penstock.core.ids import CheckpointId, WorkerId
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.restarts import ExponentialDelay, RestartSettings
 from penstock.core.settings import CheckpointSettings, RuntimeSettings
 from penstock.core.statistics import CheckpointStatistics
 from penstock.graph.job import JobGraph
 from penstock.runtime.control.messages import ErrorReport
 from penstock.runtime.driver import JobDriver
-from penstock.runtime.master import Master, RestoreElsewhere
+from penstock.runtime.master import Master
 from penstock.runtime.network.tls import TlsFiles, server_context
+from penstock.runtime.opening import RestoreElsewhere
 from penstock.runtime.outcome import Incident, JobOutcome, JobStatus, RequestOutcome
 from penstock.runtime.rescaling import RescaleOutcome
 from penstock.runtime.savepoints import SavepointRequest
