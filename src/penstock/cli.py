@@ -5,11 +5,13 @@ Commands import what they need when they run, so that `penstock --help` answers 
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
 import typer
+
+from penstock.remote import commands
+from penstock.remote.output import Json, print_json
 
 app = typer.Typer(
     name="penstock",
@@ -20,13 +22,7 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Measure this machine.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-
-
-def _print_json(value: object) -> None:
-    json.dump(value, sys.stdout, indent=2)
-    sys.stdout.write("\n")
+app.add_typer(commands.app)
 
 
 @app.command()
@@ -41,7 +37,7 @@ def demo(
 
     result = Demo(records=records, seconds=seconds, kill=kill, live=not as_json).run()
     if as_json:
-        _print_json(result.as_dict())
+        print_json(result.as_dict())
     raise typer.Exit(0 if result.exactly_once else 1)
 
 
@@ -76,7 +72,7 @@ def inspect(path: Where, checkpoint: Number = None, as_json: Json = False) -> No
 
     found = look(open_checkpoint(path, checkpoint))
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         typer.echo(shown(found))
 
@@ -95,7 +91,7 @@ def diff(
     found = compare(open_checkpoint(path, checkpoint).record, pipeline_of(program).graph())
     if as_json:
         differences = [one.as_dict() for one in found.differences]
-        _print_json({"restorable": found.restorable, "problem": found.problem, "states": differences})
+        print_json({"restorable": found.restorable, "problem": found.problem, "states": differences})
     else:
         for one in found.differences:
             state = f".{one.state}" if one.state else ""
@@ -115,7 +111,7 @@ def backpressure(
 
     figures = measure(checkpoints, only=only, say=None if as_json else typer.echo)
     if as_json:
-        _print_json({mode: figure.as_dict() for mode, figure in figures.items()})
+        print_json({mode: figure.as_dict() for mode, figure in figures.items()})
     else:
         typer.echo(table(figures))
 
@@ -130,7 +126,7 @@ def recovery(
 
     figures = measure(kills, say=None if as_json else typer.echo)
     if as_json:
-        _print_json({name: figure.as_dict() for name, figure in figures.items()})
+        print_json({name: figure.as_dict() for name, figure in figures.items()})
     else:
         typer.echo(table(figures))
 
@@ -147,10 +143,20 @@ def snapshot(
 
     figures = measure(keys, changed, rounds, say=None if as_json else typer.echo)
     if as_json:
-        _print_json(figures.as_dict())
+        print_json(figures.as_dict())
     else:
         typer.echo(table(figures))
 
 
 def main() -> None:
-    app()
+    """Runs a command. What a user can mend is said in a sentence, as JSON where that was asked for, and ends with 1."""
+    from penstock.remote.client import CommandError
+
+    try:
+        app()
+    except CommandError as error:
+        if "--json" in sys.argv:
+            print_json({"error": error.kind, "message": str(error)})
+        else:
+            typer.echo(f"penstock: {error}", err=True)
+        sys.exit(1)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from penstock.connectors.base import Source
     from penstock.runtime.network.tls import TlsFiles
-    from penstock.spark.job import Job, JobResult
+    from penstock.runtime.outcome import JobResult
+    from penstock.spark.job import Job
 
 
 _captured: ContextVar[list[Pipeline] | None] = ContextVar("captured", default=None)

@@ -81,7 +81,7 @@ class Master:
     ) -> None:
         if (checkpoints is None) != (store is None):
             raise ValueError("checkpoint settings and a checkpoint store go together: give both or none")
-        self._graph, self._settings, self._runtime = graph, checkpoints, runtime
+        self._graph, self.settings, self._runtime = graph, checkpoints, runtime
         self._store, self._ports, self._clock, self._restore_from = store, ports, clock, restore_from
         self.running_graph, self._topology = graph_record(graph), topology(graph)
         self.lifecycle = JobLifecycle(graph.slots, runtime, restarts.strategy())
@@ -167,7 +167,7 @@ class Master:
         if self._store is None:
             raise ValueError("the job runs without checkpoints: there is nothing to configure")
         self._store.retain(settings.keep)
-        self._settings = settings
+        self.settings = settings
         if self._checkpointing is not None:
             self._checkpointing.configure(settings)
         self._settle()
@@ -262,11 +262,11 @@ class Master:
         claim = result.claim
         self._commits = Commits(result.committers, self._background, self._clock, self.broke)
         if claim is not None:
-            assert self._store is not None and self._settings is not None
+            assert self._store is not None and self.settings is not None
             self._generation, self.restore_point = claim.generation, claim.newest
             self._checkpointing = Checkpointing(
                 self._store,
-                self._settings,
+                self.settings,
                 claim,
                 self.running_graph,
                 self._topology,

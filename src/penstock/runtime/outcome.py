@@ -21,6 +21,19 @@ class JobOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job ended that did not fail."""
+
+    state: JobState
+    """FINISHED or CANCELLED."""
+    seconds: float
+    restarts: int
+    checkpoints: int
+    """Completed by this run."""
+    newest_checkpoint: CheckpointId | None
+
+
+@dataclass(frozen=True, slots=True)
 class Incident:
     """A failure that ended an attempt. Times are the driver's wall clock, milliseconds since the epoch."""
 

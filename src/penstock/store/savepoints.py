@@ -51,10 +51,15 @@ class NoSnapshot(Exception):
 # ---- out ----
 def write_savepoint(source: Files, directory: str, record: CheckpointRecord, target: Files) -> None:
     """Copies a complete checkpoint out. Raises `FileExistsError` if there is a savepoint already."""
-    if target.exists(METADATA):
-        raise FileExistsError(f"there is a savepoint already ({METADATA}): give every savepoint a directory of its own")
+    check_free(target)
     moved = copy_parts(source, directory, record, target, lambda number: f"data/{number}.data")
     target.create(METADATA, seal(to_metadata(replace(moved, committables={}), None)))
+
+
+def check_free(target: Files) -> None:
+    """Raises `FileExistsError` if there is a savepoint already."""
+    if target.exists(METADATA):
+        raise FileExistsError(f"there is a savepoint already ({METADATA}): give every savepoint a directory of its own")
 
 
 def copy_parts(
