@@ -63,6 +63,9 @@ class OperatorContext:
     this subtask for the same key groups."""
     layers: LayerSettings = field(default_factory=LayerSettings)
     job: str = ""
+    same_share: bool = True
+    """Whether the subtask goes on with what the one of its index had; not at another parallelism, nor after a change of
+    the key groups that moved keys between subtasks."""
 
 
 class Operator:

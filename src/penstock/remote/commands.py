@@ -150,7 +150,7 @@ def configure(
         "tolerable_failures": tolerable_failures,
         "keep": keep,
     }
-    options = {name: value for name, value in named.items() if value is not None}
+    options: dict[str, str | int | float] = {name: value for name, value in named.items() if value is not None}
     if not options:
         raise CommandError("nothing_to_do", "name what to change, for example --every 5s; see configure --help")
 

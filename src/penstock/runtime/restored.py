@@ -141,4 +141,5 @@ def operator_context(
         base=None if restored is None else restored.base_of(spec.uid, subtask.index, owned),
         layers=layers,
         job=graph.name,
+        same_share=restored is None or not restored.former,
     )
