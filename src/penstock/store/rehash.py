@@ -176,7 +176,7 @@ class _Part(io.RawIOBase):
             return memoryview(b"")
         if self._handle.inline is not None:
             return memoryview(self._handle.inline)[start : start + length]
-        return self._files.read(self._path, self._handle.offset + start, length)
+        return self._files.read(self._path, self._handle.offset + start, length).cast("B")
 
     def readable(self) -> bool:
         return True
