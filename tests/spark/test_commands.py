@@ -15,6 +15,11 @@ from tests.spark.support import accounts
 from tests.spark.support.jobs import PATIENCE, wait_until
 from tests.spark.support.processes import Marked
 
+from penstock.remote.client import ask
+from penstock.remote.messages import Describe, JobView
+from penstock.remote.registry import running_jobs
+
+pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[2]
 JOB = "accounts"
 
@@ -22,10 +27,10 @@ JOB = "accounts"
 class Shell:
     """A user at the command line, with a runtime directory of their own."""
 
-    def __init__(self, directory: Path, runtime: str) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._run = Marked()
-        self._environment = {**self._run.environment(), "XDG_RUNTIME_DIR": runtime}
+        self._environment = self._run.environment()
         self._app: subprocess.Popen[str] | None = None
 
     def start(self, *options: str) -> None:
@@ -40,8 +45,8 @@ class Shell:
 
     def runs(self) -> bool:
         assert self._app is not None and self._app.poll() is None, "the program has ended"
-        _, found = self.typed("jobs")
-        return any(job["state"] == "running" and job["completed_checkpoints"] for job in found["jobs"])
+        views = [ask(job, Describe()) for job in running_jobs()]
+        return any(isinstance(view, JobView) and view.completed_checkpoints for view in views)
 
     def typed(self, *command: str) -> tuple[int, Any]:
         done = subprocess.run(
@@ -78,9 +83,10 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     with tempfile.TemporaryDirectory(prefix="ps-", dir="/tmp") as runtime:  # sockets need a short path
-        made = Shell(tmp_path, runtime)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        made = Shell(tmp_path)
         yield made
         made.close()
 
