@@ -62,8 +62,8 @@ class Pipeline:
     `checkpoints`: None runs without any: after a failure the job begins from scratch.
     `spark`: the session to run on; None starts an embedded local one.
     `restart`: what to do after a failure, see `ps.restart`; None for the default, exponential delays.
-    `key_groups`: into how many groups keys are divided, the highest parallelism that keyed state can ever have; fixed
-    for its life.
+    `key_groups`: into how many groups keys are divided, the highest parallelism that keyed state can ever have; it can
+    only be raised, and only offline (`penstock rehash`).
     `spares`: workers that wait idle to take over from a lost one.
     `tls`: certificates for the connections between machines, see `ps.TlsFiles`; None: not encrypted.
     `runtime`: all finer settings.

@@ -60,5 +60,5 @@ def _check_parallelism(plan: Plan) -> None:
             raise node.error(
                 f"its parallelism {plan.parallelism_of(node)} exceeds the {plan.key_groups} key groups, so some "
                 "subtasks would never get a key: "
-                "lower the parallelism, or give the pipeline more key_groups (fixed for the life of its state)"
+                "lower the parallelism, or give the pipeline more key_groups (those of existing state are raised by `penstock rehash`)"
             )
