@@ -144,6 +144,8 @@ class Master:
         """Goes on at another parallelism, from a fresh checkpoint; `then` hears once what became of it."""
         if self._store is None:
             raise ValueError("the job runs without checkpoints: it would begin from scratch")
+        if self._ending is not None:
+            return then(RescaleOutcome(parallelism, reason=f"the job has ended: {self._ending.outcome.reason}"))
         self._rescaling.begin(parallelism, self._scaled(parallelism), then)
 
     def run_from_now_on(self, graph: JobGraph, parallelism: int) -> None:
