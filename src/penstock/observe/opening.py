@@ -10,6 +10,7 @@ from typing import Any
 from penstock.api.pipeline import Pipeline, captured_start
 from penstock.core.ids import CheckpointId
 from penstock.core.record import CheckpointRecord
+from penstock.graph.errors import PipelineError
 from penstock.store import layout
 from penstock.store.addresses import absolute_address
 from penstock.store.checkpoints import CheckpointStore, job_of
@@ -65,5 +66,5 @@ def pipeline_of(program: str) -> Pipeline:
         names = runpy.run_path(program, run_name="__main__")
     made = captured or [value for value in names.values() if isinstance(value, Pipeline)]
     if not made:
-        raise ValueError(f"{program} makes no pipeline that could be compared: it calls neither run() nor start()")
+        raise PipelineError(f"{program} makes no pipeline that could be compared: it calls neither run() nor start()")
     return made[0]

@@ -35,7 +35,11 @@ def _stored(directory: str) -> list[dict[str, Any]]:
     from penstock.store.opening import open_files
     from penstock.store.statistics import Statistics
 
-    return [dict(entry) for entry in Statistics(open_files(directory)).read()]
+    try:
+        files = open_files(directory)
+    except ValueError as error:
+        raise CommandError("no_such_directory", str(error)) from None
+    return list(Statistics(files).read())
 
 
 def _live(running: Running, last: int) -> list[dict[str, Any]]:

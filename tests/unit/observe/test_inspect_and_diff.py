@@ -14,6 +14,7 @@ from penstock.core.barrier import Mode, Purpose
 from penstock.core.handles import KeyGroupRange, PartKind
 from penstock.core.ids import Attempt, CheckpointId, SubtaskId
 from penstock.core.record import CheckpointRecord, SubtaskRecord
+from penstock.graph.errors import PipelineError
 from penstock.graph.record import graph_record
 from penstock.observe.opening import pipeline_of
 from penstock.state.parts import CapturedPart
@@ -159,5 +160,5 @@ def test_a_program_that_only_makes_its_pipeline_is_compared_too(directory: str, 
 def test_a_program_without_a_pipeline_is_refused(tmp_path: Path) -> None:
     empty = tmp_path / "empty.py"
     empty.write_text("x = 1")
-    with pytest.raises(ValueError, match="makes no pipeline"):
+    with pytest.raises(PipelineError, match="makes no pipeline"):
         pipeline_of(str(empty))

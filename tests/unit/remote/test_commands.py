@@ -137,6 +137,11 @@ def test_what_neither_runs_nor_has_checkpoints_is_refused(place: Path, tmp_path:
         said("checkpoints", "nothing")
 
 
+def test_an_address_of_a_store_that_is_not_known_is_refused(place: Path) -> None:
+    with pytest.raises(CommandError, match="ftp:// is not supported"):
+        said("checkpoints", "ftp://host/orders")
+
+
 @pytest.mark.parametrize("as_json", [True, False])
 def test_an_error_is_a_sentence_and_not_a_traceback(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
