@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from penstock.connectors.base import Source
     from penstock.runtime.network.tls import TlsFiles
-    from penstock.spark.job import Job, JobResult
+    from penstock.runtime.outcome import JobResult
+    from penstock.spark.job import Job
 
 
 _captured: ContextVar[list[Pipeline] | None] = ContextVar("captured", default=None)
@@ -61,8 +62,8 @@ class Pipeline:
     `checkpoints`: None runs without any: after a failure the job begins from scratch.
     `spark`: the session to run on; None starts an embedded local one.
     `restart`: what to do after a failure, see `ps.restart`; None for the default, exponential delays.
-    `key_groups`: into how many groups keys are divided, the highest parallelism that keyed state can ever have; fixed
-    for its life.
+    `key_groups`: into how many groups keys are divided, the highest parallelism that keyed state can ever have; it can
+    only be raised, and only offline (`penstock rehash`).
     `spares`: workers that wait idle to take over from a lost one.
     `local_copies`: whether workers keep copies of what they write for checkpoints on their own disk, and restore from
     there what they need; "auto": if the checkpoint directory is not on a local disk.

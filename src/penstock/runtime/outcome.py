@@ -6,7 +6,7 @@ import traceback
 from dataclasses import dataclass
 
 from penstock.core.ids import Attempt, CheckpointId, WorkerId
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.statistics import CheckpointStatistics
 from penstock.runtime.control.messages import ErrorReport
 
@@ -18,6 +18,19 @@ class JobOutcome:
     reason: str
     error: ErrorReport | None = None
     """Of a FAILED job: the last failure, as it was reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job ended that did not fail."""
+
+    state: JobState
+    """FINISHED or CANCELLED."""
+    seconds: float
+    restarts: int
+    checkpoints: int
+    """Completed by this run."""
+    newest_checkpoint: CheckpointId | None
 
 
 @dataclass(frozen=True, slots=True)

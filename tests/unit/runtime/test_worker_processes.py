@@ -16,7 +16,7 @@ import pytest
 from tests.support.processes import PATIENCE, Commits, ProcessJob, wait_until
 
 import penstock as ps
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.restarts import NoRestart
 from penstock.core.settings import LayerSettings, RuntimeSettings
 from penstock.runtime.network.handshake import HandshakeError
