@@ -45,9 +45,7 @@ def columns(
 
 
 @njit(nogil=True, cache=True)
-def names(
-    keys: NDArray[np.int64], prefix: NDArray[np.uint8], fours: NDArray[np.uint8]
-) -> NDArray[np.uint8]:
+def names(keys: NDArray[np.int64], prefix: NDArray[np.uint8], fours: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The bytes of all keys' names, one after another: the prefix and eight decimal digits. `fours` holds the four
     digits of every number below 10,000."""
     width = len(prefix) + 8

@@ -21,8 +21,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from penstock.kernels.mixing import SEED, mix_word
 from penstock.kernels.memory import prefetch, word_at
+from penstock.kernels.mixing import SEED, mix_word
 
 BLOCK = 64
 _ONE, _8, _32 = np.uint64(1), np.uint64(8), np.uint64(32)
@@ -30,7 +30,9 @@ _LOWER = np.uint64(0xFFFFFFFF)
 
 
 @njit(nogil=True, cache=True)
-def hash_keys(words: NDArray[np.uint64], offsets: NDArray[np.int64] | None, data: NDArray[np.uint8]) -> NDArray[np.uint64]:
+def hash_keys(
+    words: NDArray[np.uint64], offsets: NDArray[np.int64] | None, data: NDArray[np.uint8]
+) -> NDArray[np.uint64]:
     """The hash of every key, of its words and its tail. Not the stable one: it is never written down."""
     width, rows = words.shape
     hashes = np.empty(rows, np.uint64)
@@ -94,7 +96,7 @@ def find_slots(
         end = min(rows, begin + BLOCK)
         if count + (end - begin) > most:
             break
-        if offsets is not None:
+        if offsets is not None:  # noqa: SIM102: Numba leaves out what is under such a test, if it stands alone
             if used + offsets[end] - offsets[begin] > len(arena):
                 break
         for row in range(begin, end):
@@ -180,9 +182,7 @@ def enter_slots(table: NDArray[np.uint64], hashes: NDArray[np.uint64], first: in
 
 
 @njit(nogil=True, cache=True)
-def gather_tails(
-    arena: NDArray[np.uint8], starts: NDArray[np.int64], offsets: NDArray[np.int64]
-) -> NDArray[np.uint8]:
+def gather_tails(arena: NDArray[np.uint8], starts: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.uint8]:
     """The tails that begin there in the arena, one after another; `offsets` are where each of them is to lie."""
     data = np.empty(offsets[-1], np.uint8)
     for row in range(len(starts)):

@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.core.barrier import Barrier
 from penstock.core.ids import CheckpointId
+from penstock.kernels.gathering import taken
 from penstock.operators.aggregates import Accumulator, Aggregate
 from penstock.operators.base import Collector, Operator, OperatorContext
 from penstock.state.chain import Chain
 from penstock.state.frozen import FrozenArrays
-from penstock.state.index import DictIndex, KeyIndex, Mark, Slots, suited_index
+from penstock.state.index import DictIndex, Found, KeyIndex, Slots, suited_index
 from penstock.state.keys import KeyColumns
 from penstock.state.parts import Buffer, CapturedPart, OperatorSnapshot, PartKind, UnchangedPart
 from penstock.state.tables import Rows, StateMismatch, encode_rows, key_columns_of, read_table
@@ -49,7 +51,7 @@ class ReduceOperator(Operator):
         self._aggregates = dict(aggregates)
         self._accumulators = {name: Accumulator(item, input_schema) for name, item in aggregates.items()}
         self._index: KeyIndex = DictIndex(self._columns)
-        self._marks: dict[CheckpointId, Mark] = {}
+        self._marks: list[tuple[CheckpointId, Slots]] = []
         """When the snapshots of these checkpoints were taken; none before the newest complete one."""
         self._frozen: list[weakref.ref[FrozenArrays]] = []
         """Snapshots that may still be read."""
@@ -70,24 +72,23 @@ class ReduceOperator(Operator):
                 self._take_up(batch, expected)
                 changes += batch.num_rows if part.layer else 0
         if context.base is not None and context.restored:
-            self._marks[context.base] = self._index.mark()
+            self._marks.append((context.base, self._index.take_touched()))
             self._chain.restored(context.base, len(context.restored), changes)
 
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
         key_columns = [batch.column(name) for name in self._columns.names]
         self._index = suited_index(self._index, self._columns, key_columns)
-        slots, first_rows = self._index.find(key_columns)
-        rows, updated = pa.array(first_rows), slots[first_rows]
-        self._keep(updated)
-        for accumulator in self._accumulators.values():
-            accumulator.add(batch, slots, len(self._index))
-        columns = [column.take(rows) for column in key_columns]
-        columns += [accumulator.results(updated) for accumulator in self._accumulators.values()]
+        found = self._index.find(key_columns)
+        self._keep(found)
+        columns = [taken(column, found.first_rows) for column in key_columns]
+        keys = len(self._index)
+        columns += [accumulator.add_and_tell(batch, found, keys) for accumulator in self._accumulators.values()]
         out.emit(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
-    def _keep(self, slots: Slots) -> None:
+    def _keep(self, found: Found) -> None:
         """Snapshots that are still being written keep what is about to change."""
         if self._frozen:
+            slots = found.slots[found.first_rows]
             living = [(reference, frozen) for reference in self._frozen if (frozen := reference()) is not None]
             self._frozen = [reference for reference, _ in living]
             for _, frozen in living:
@@ -96,17 +97,19 @@ class ReduceOperator(Operator):
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
         slots = self._changed_since(barrier)
         base = self._chain.grow(barrier, None if slots is None else len(slots), len(self._index))
-        self._marks[barrier.checkpoint] = self._index.mark()
         if base is not None and slots is not None and not len(slots):
             return OperatorSnapshot(unchanged=(UnchangedPart(_PART, base),))
         encode = partial(self._encode, self._index.captured(), self._freeze(), slots if base is not None else None)
         return OperatorSnapshot((CapturedPart(_PART, PartKind.KEYED, encode, key_groups=self._own, base=base),))
 
     def _changed_since(self, barrier: Barrier) -> Slots | None:
+        known = barrier.base is not None and any(c == barrier.base for c, _ in self._marks)
+        self._marks.append((barrier.checkpoint, self._index.take_touched()))
         if barrier.base is not None:
-            self._marks = {known: mark for known, mark in self._marks.items() if known >= barrier.base}
-        mark = self._marks.get(barrier.base) if barrier.base is not None else None
-        return self._index.found_since(mark) if mark is not None and self._chain.may_extend(barrier) else None
+            self._marks = [(c, slots) for c, slots in self._marks if c >= barrier.base]
+        if not known or not self._chain.may_extend(barrier):
+            return None
+        return np.unique(np.concatenate([slots for c, slots in self._marks if c > barrier.base]))
 
     def _freeze(self) -> tuple[FrozenArrays, dict[str, int]]:
         """The arrays of all aggregates, one after another, and how many each of them has."""
@@ -142,7 +145,7 @@ class ReduceOperator(Operator):
         key_columns = key_columns_of(batch, self._columns)
         self._index = suited_index(self._index, self._columns, key_columns)
         self._index.expect(expected)
-        slots, _ = self._index.find(key_columns)
+        slots = self._index.find(key_columns).slots
         for name, accumulator in self._accumulators.items():
             accumulator.expect(expected)
             accumulator.put(slots, batch.column(name), len(self._index))

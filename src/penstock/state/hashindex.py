@@ -7,7 +7,6 @@ grows is replaced by a longer copy, and the capture keeps the one that it has.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
@@ -15,10 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.kernels.hashing import Scalar, read_only
+from penstock.state.index import Found, Slots, joined_slots
 from penstock.state.keys import KeyColumns
-from penstock.state.keywords import Bytes, Encoded, KeyWords, Words
-
-Slots = npt.NDArray[np.int64]
+from penstock.state.keywords import Encoded, KeyWords, Words
 
 _INITIAL_KEYS = 1024
 _INITIAL_ARENA = 1 << 14
@@ -27,20 +25,8 @@ _CALL = 1 << 32
 _LAST_CALL = (1 << 32) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a call of `find` found."""
-
-    slots: Slots
-    """Of every row's key."""
-    first_rows: Slots
-    """Where each of these keys occurs first."""
-    places: npt.NDArray[np.int32]
-    """Of every row: which of `first_rows` has its key."""
-
-
 class HashIndex:
-    def __init__(self, keys: KeyColumns, kernels: ModuleType, *, nulls: bool = False) -> None:
+    def __init__(self, keys: KeyColumns, kernels: ModuleType, *, nulls: bool) -> None:
         self._words = KeyWords(keys.types, nulls=nulls)
         self._kernels = kernels
         self._touch_at = self._words.width + self._words.tailed
@@ -101,12 +87,14 @@ class HashIndex:
     def _begin_call(self) -> None:
         if self._call == _LAST_CALL:
             self._records[:, self._touch_at] = 0
-            touched = self._taken()
+            touched = joined_slots(self._touched)
             self._records[touched, self._touch_at] = _CALL
             self._call, self._since, self._touched = 1, 0, [touched]
         self._call += 1
 
-    def _find_one(self, keys: Encoded, hashes: Words, found: Found, touched: Slots, state: npt.NDArray[np.int64]) -> None:
+    def _find_one(
+        self, keys: Encoded, hashes: Words, found: Found, touched: Slots, state: npt.NDArray[np.int64]
+    ) -> None:
         """Does for one row what the kernel leaves undone: a key whose half hash another key has as well."""
         row = int(state[0])
         slot = self._search(keys, int(hashes[row]), row)
@@ -211,11 +199,8 @@ class HashIndex:
     # ---- what was found ----
     def take_touched(self) -> Slots:
         """The slots that were found or made since the last call, each once."""
-        touched, self._touched, self._since = self._taken(), [], self._call
+        touched, self._touched, self._since = joined_slots(self._touched), [], self._call
         return touched
-
-    def _taken(self) -> Slots:
-        return np.concatenate(self._touched) if self._touched else np.empty(0, np.int64)
 
 
 def _power_of_two(least: int) -> int:

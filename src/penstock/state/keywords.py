@@ -18,14 +18,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-from penstock.kernels.hashing import QUIET_NAN, fixed_width_values, read_only, valid_rows
+from penstock.kernels.hashing import (
+    fixed_width_values,
+    float_words,
+    is_bytes,
+    offsets_and_bytes,
+    read_only,
+    storage_dtype,
+    valid_rows,
+)
 
 Words = npt.NDArray[np.uint64]
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 
 NO_BYTES: Bytes = read_only(np.empty(0, np.uint8))
-_WORD = 8
 
 
 @dataclass(frozen=True)
@@ -47,17 +54,15 @@ class KeyWords:
         self._types, self.nulls = tuple(types), nulls
         self._widths = [_width(kind) for kind in types]
         self.width = sum(self._widths) + nulls
-        self.tailed = any(map(_has_bytes, types))
+        self.tailed = any(map(is_bytes, types))
 
     def tail_length(self, words: Words) -> int:
         """Of one key, given its words."""
         places = np.cumsum([0, *self._widths[:-1]])
-        return sum(
-            int(words[place]) for place, kind in zip(places, self._types, strict=True) if _has_bytes(kind)
-        )
+        return sum(int(words[place]) for place, kind in zip(places, self._types, strict=True) if is_bytes(kind))
 
     def takes(self, columns: Sequence[pa.Array]) -> bool:
-        return self.nulls or not any(map(_has_nulls, columns))
+        return self.nulls or not any(map(has_nulls, columns))
 
     # ---- to words ----
     def encode(self, columns: Sequence[pa.Array]) -> Encoded:
@@ -67,26 +72,19 @@ class KeyWords:
         words: list[Words] = []
         tails: list[pa.Array] = []
         for place, column in enumerate(columns):
-            own = self._encode_one(column, tails)
             if column.null_count:
-                valid = valid_rows(column)
-                null_word |= np.where(valid, np.uint64(0), np.uint64(1 << place))
-                own = [np.where(valid, word, np.uint64(0)) for word in own]
-            words.extend(own)
+                null_word |= np.where(valid_rows(column), np.uint64(0), np.uint64(1 << place))
+            if is_bytes(column.type):
+                column = _emptied(column) if column.null_count else column
+                tails.append(column)
+            words.extend(_words_of(column))
         if self.nulls:
             words.append(null_word)
         matrix = words[0].reshape(1, -1) if len(words) == 1 else np.stack(words)
         if not tails:
             return Encoded(read_only(matrix))
-        offsets, data = _bytes_of(tails[0] if len(tails) == 1 else _joined(tails))
-        return Encoded(read_only(matrix), offsets, data)
-
-    def _encode_one(self, column: pa.Array, tails: list[pa.Array]) -> list[Words]:
-        if _has_bytes(column.type):
-            if column.null_count:
-                column = _emptied(column)
-            tails.append(column)
-        return _words_of(column)
+        offsets, data = offsets_and_bytes(tails[0] if len(tails) == 1 else _joined(tails))
+        return Encoded(read_only(matrix), read_only(offsets), read_only(data))
 
     # ---- and back ----
     def decode(self, words: Words, gather: Any, starts: Words | None) -> list[pa.Array]:
@@ -98,7 +96,7 @@ class KeyWords:
         for number, (kind, width) in enumerate(zip(self._types, self._widths, strict=True)):
             own = words[place : place + width]
             place += width
-            if _has_bytes(kind):
+            if is_bytes(kind):
                 assert begin is not None
                 lengths = own[0].view(np.int64)
                 offsets = np.zeros(len(lengths) + 1, np.int64)
@@ -117,21 +115,11 @@ class KeyWords:
         return column if valid.all() else pc.if_else(pa.array(valid), column, pa.scalar(None, column.type))
 
 
-def _has_nulls(column: pa.Array) -> bool:
+def has_nulls(column: pa.Array) -> bool:
     """Whether a value is null, in the column or in the dictionary that it refers to."""
     if pat.is_dictionary(column.type) and column.dictionary.null_count:
         return True
     return bool(column.null_count) or pat.is_null(column.type)
-
-
-def _has_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pat.is_string(kind)
-        or pat.is_large_string(kind)
-        or pat.is_binary(kind)
-        or pat.is_large_binary(kind)
-        or pat.is_fixed_size_binary(kind)
-    )
 
 
 def _width(kind: pa.DataType) -> int:
@@ -145,55 +133,34 @@ def _decoded(column: pa.Array) -> pa.Array:
 
 
 def _emptied(column: pa.Array) -> pa.Array:
-    """A column of bytes with empty ones in place of nulls."""
-    kind = column.type
-    if pat.is_fixed_size_binary(kind):
-        column, kind = column.cast(pa.binary()), pa.binary()
-    return column.fill_null("" if pat.is_string(kind) or pat.is_large_string(kind) else b"")
+    """A column of bytes with empty ones, or zeros, in place of nulls."""
+    length = column.type.byte_width if pat.is_fixed_size_binary(column.type) else 0
+    return column.fill_null(pa.scalar(bytes(length), pa.binary()).cast(column.type))
 
 
 def _words_of(column: pa.Array) -> list[Words]:
-    """Of values none of which is null; what lies under a null is arbitrary."""
+    if is_bytes(column.type):
+        return [np.diff(offsets_and_bytes(column)[0]).view(np.uint64)]
+    words = _number_words(column)
+    if not column.null_count:
+        return words
+    valid = valid_rows(column)
+    return [np.where(valid, word, np.uint64(0)) for word in words]
+
+
+def _number_words(column: pa.Array) -> list[Words]:
+    """What lies under a null is arbitrary."""
     kind = column.type
     if pat.is_null(kind):
         return []
     if pat.is_boolean(kind):
         return [fixed_width_values(column.cast(pa.uint8()), "u1").astype(np.uint64)]
     if pat.is_floating(kind):
-        return [_float_words(fixed_width_values(column, storage_dtype(kind).str))]
-    if pat.is_fixed_size_binary(kind):
-        return [np.full(len(column), kind.byte_width, np.uint64)]
-    if _has_bytes(kind):
-        return [np.diff(_offsets_of(column)).view(np.uint64)]
+        return [float_words(fixed_width_values(column, storage_dtype(kind).str))]
     if _width(kind) > 1:
-        values = fixed_width_values(column.view(pa.binary(kind.bit_width // 8)), f"V{kind.bit_width // 8}")
+        values = fixed_width_values(column, f"V{kind.bit_width // 8}")
         return list(values.view(np.uint64).reshape(len(column), -1).T)
     return [fixed_width_values(column, storage_dtype(kind).str).astype(np.int64, copy=False).view(np.uint64)]
-
-
-def _float_words(values: npt.NDArray[Any]) -> Words:
-    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
-        wide = values.astype(np.float64) + 0.0  # adding zero turns -0.0 into 0.0
-    words = wide.view(np.uint64)
-    words[np.isnan(wide)] = QUIET_NAN
-    return words
-
-
-def _offsets_of(column: pa.Array) -> Offsets:
-    """Of a column of bytes, in its data: 64 bits wide, from wherever the column begins there."""
-    kind, start, rows = column.type, column.offset, len(column)
-    if pat.is_fixed_size_binary(kind):
-        return np.arange(start, start + rows + 1, dtype=np.int64) * kind.byte_width
-    width = 8 if pat.is_large_string(kind) or pat.is_large_binary(kind) else 4
-    buffer = column.buffers()[1]
-    if buffer is None:
-        return np.zeros(rows + 1, np.int64)
-    return np.frombuffer(buffer, f"i{width}", rows + 1, start * width).astype(np.int64)
-
-
-def _bytes_of(column: pa.Array) -> tuple[Offsets, Bytes]:
-    data = column.buffers()[-1]
-    return read_only(_offsets_of(column)), NO_BYTES if data is None else read_only(np.frombuffer(data, np.uint8))
 
 
 def _joined(tails: Sequence[pa.Array]) -> pa.Array:
@@ -204,10 +171,9 @@ def _joined(tails: Sequence[pa.Array]) -> pa.Array:
 
 def _bytes_column(kind: pa.DataType, offsets: Offsets, data: Bytes) -> pa.Array:
     rows = len(offsets) - 1
+    if pat.is_string_view(kind) or pat.is_binary_view(kind):
+        return _bytes_column(pa.large_binary(), offsets, data).cast(kind)
     if pat.is_fixed_size_binary(kind):
-        # A null of this type has no length: it is given one, to be a value until it is made null again.
-        if offsets[-1] != rows * kind.byte_width:
-            return _bytes_column(pa.binary(), offsets, data).fill_null(b"").cast(kind)
         return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(data)])
     wide = pat.is_large_string(kind) or pat.is_large_binary(kind)
     return pa.Array.from_buffers(
@@ -228,10 +194,3 @@ def _column(words: Words, kind: pa.DataType) -> pa.Array:
         return pa.Array.from_buffers(kind, rows, [None, buffer])
     values = words[0].view(np.int64).astype(storage_dtype(kind), copy=False)
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(values)])
-
-
-def storage_dtype(kind: pa.DataType) -> np.dtype[Any]:
-    """How the values of a type of numbers (dates and times included) lie in memory."""
-    if pat.is_floating(kind):
-        return np.dtype(f"f{kind.bit_width // 8}")
-    return np.dtype(f"{'u' if pat.is_unsigned_integer(kind) else 'i'}{kind.bit_width // 8}")
