@@ -7,6 +7,7 @@ two such sayings, so neither the start nor the delay of a message is part of it.
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 import time
@@ -59,6 +60,8 @@ class Figure:
     """Written by these checkpoints, all together."""
     busy: dict[str, float]
     """Of every chain: the share of the time that its subtasks were at work, 1 for each subtask."""
+    cpu_ns_per_event: float | None
+    """Of all workers together: what the machine is worth of events, whatever else it does."""
     rss_mb: list[float]
     """Of every worker, at its highest."""
 
@@ -86,7 +89,7 @@ class _Watch:
         self._say(f"{self._run.workload}: running; warming up ...")
         began = time.monotonic()
         self._until(lambda: self._is_warm(time.monotonic() - began), "every key to be seen")
-        first, since = self._sample(), time.time() * 1000
+        first, since, cpu = self._sample(), time.time() * 1000, self._cpu()
         self._say(f"{self._run.workload}: measuring for {self._run.seconds:g} s ...")
         deadline = time.monotonic() + self._run.seconds
         while time.monotonic() < deadline:
@@ -94,18 +97,23 @@ class _Watch:
             if time.monotonic() < deadline:
                 self._say(f"  {_rate(first, self._sample(), self._chain) / 1e6:.2f} M events/s so far")
         self._until(lambda: self._is_newer(first), "the workers to report")
-        until = time.time() * 1000
-        return self._figure(first, self._sample(), self._checkpoints(since, until))
+        last, until, cpu = self._sample(), time.time() * 1000, self._cpu() - cpu
+        return self._figure(first, last, self._checkpoints(since, until), cpu)
 
     def _figure(
-        self, first: dict[WorkerId, Figures], last: dict[WorkerId, Figures], ended: Sequence[CheckpointStatistics]
+        self,
+        first: dict[WorkerId, Figures],
+        last: dict[WorkerId, Figures],
+        ended: Sequence[CheckpointStatistics],
+        cpu: float,
     ) -> Figure:
+        events = sum(_rows(last[worker], self._chain) - _rows(first[worker], self._chain) for worker in first)
         completed = [one for one in ended if one.status is Status.COMPLETED]
         durations = sorted(one.duration_ms for one in completed)
         seconds = statistics.mean((last[worker].at_ms - first[worker].at_ms) / 1000 for worker in first)
         return Figure(
             events_per_s=round(_rate(first, last, self._chain)),
-            events=sum(_rows(last[worker], self._chain) - _rows(first[worker], self._chain) for worker in first),
+            events=events,
             seconds=round(seconds, 3),
             keys=self._run.events.keys,
             workers=self._run.workers,
@@ -115,12 +123,16 @@ class _Watch:
             checkpoint_ms_p99=round(durations[int(len(durations) * 0.99)], 1) if durations else None,
             bytes=sum(one.state_bytes + one.in_flight_bytes for one in completed),
             busy=_busy(first, last),
+            cpu_ns_per_event=round(cpu / events * 1e9, 1) if cpu and events else None,
             rss_mb=[round(_peak_rss(pid) / 1e6, 1) for pid in self._job.workers().values()],
         )
 
     def _sample(self) -> dict[WorkerId, Figures]:
         sample: dict[WorkerId, Figures] = self._job.figures()
         return sample
+
+    def _cpu(self) -> float:
+        return sum(_cpu_seconds(pid) for pid in self._job.workers().values())
 
     def _is_warm(self, seconds: float) -> bool:
         sample = self._sample()
@@ -188,6 +200,15 @@ def _peak_rss(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
+def _cpu_seconds(pid: int) -> float:
+    """Of all threads of a process so far; 0 where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def table(run: Run, figure: Figure) -> str:
     lines = [
         f"{run.workload}: {figure.events_per_s / 1e6:.2f} M events/s with {figure.keys:,} keys on {figure.workers}"
@@ -200,5 +221,7 @@ def table(run: Run, figure: Figure) -> str:
             + (f"; {figure.failed_checkpoints} failed" if figure.failed_checkpoints else "")
         )
     busy = ", ".join(f"{chain} {share:.0%}" for chain, share in figure.busy.items())
+    if figure.cpu_ns_per_event is not None:
+        busy += f"; {figure.cpu_ns_per_event:.0f} ns of CPU per event"
     lines.append(f"busy: {busy}; memory of the workers: {', '.join(f'{mb:.0f} MB' for mb in figure.rss_mb)}")
     return "\n".join(lines)

@@ -109,7 +109,11 @@ class ReduceOperator(Operator):
             self._marks = [(c, slots) for c, slots in self._marks if c >= barrier.base]
         if not known or not self._chain.may_extend(barrier):
             return None
-        return np.unique(np.concatenate([slots for c, slots in self._marks if c > barrier.base]))
+        mask = np.zeros(len(self._index), np.bool_)
+        for c, slots in self._marks:
+            if c > barrier.base:
+                mask[slots] = True
+        return np.flatnonzero(mask)
 
     def _freeze(self) -> tuple[FrozenArrays, dict[str, int]]:
         """The arrays of all aggregates, one after another, and how many each of them has."""
