@@ -24,14 +24,15 @@ def _address(context: Any, builder: Any, signature: Any, arguments: Any, pointer
     return builder.bitcast(builder.gep(data, [arguments[1]]), pointer)
 
 
-@intrinsic
-def prefetch(typing: Any, array: Any, index: Any) -> Any:
+def _prefetch(typing: Any, array: Any, index: Any) -> Any:
     """`prefetch(array, index)`: the item at that index will be changed soon. It need not be within the array."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         byte = ir.IntType(8).as_pointer()
         function_type = ir.FunctionType(ir.VoidType(), [byte, _FLAG, _FLAG, _FLAG])
-        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0i8")
+        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+            builder.module, function_type, "llvm.prefetch.p0i8"
+        )
         flags = [ir.Constant(_FLAG, value) for value in (_WRITE, _KEEP, _DATA)]
         builder.call(function, [_address(context, builder, signature, arguments, byte), *flags])
         return context.get_dummy_value()
@@ -39,8 +40,7 @@ def prefetch(typing: Any, array: Any, index: Any) -> Any:
     return types.void(array, index), generate
 
 
-@intrinsic
-def word_at(typing: Any, array: Any, index: Any) -> Any:
+def _word_at(typing: Any, array: Any, index: Any) -> Any:
     """`word_at(bytes, index)`: the eight bytes from there on, the first one lowest. All must be within the array."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -48,3 +48,7 @@ def word_at(typing: Any, array: Any, index: Any) -> Any:
         return builder.load(_address(context, builder, signature, arguments, word), align=1)
 
     return types.uint64(array, index), generate
+
+
+prefetch: Any = intrinsic(_prefetch)
+word_at: Any = intrinsic(_word_at)

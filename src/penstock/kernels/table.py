@@ -96,7 +96,8 @@ def find_slots(
         end = min(rows, begin + BLOCK)
         if count + (end - begin) > most:
             break
-        if offsets is not None:  # noqa: SIM102: Numba leaves out what is under such a test, if it stands alone
+        # Where keys have no tails, Numba compiles nothing of what stands under such a test, as long as it stands alone.
+        if offsets is not None:  # noqa: SIM102
             if used + offsets[end] - offsets[begin] > len(arena):
                 break
         for row in range(begin, end):
