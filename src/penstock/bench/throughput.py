@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock as ps
-from penstock.bench.events import Events
+from penstock.bench.events import Events, KeyType
 from penstock.bench.workloads import WORKLOADS, pipeline
 from penstock.core.ids import WorkerId
 from penstock.core.lifecycle import JobState
@@ -67,6 +67,13 @@ class Figure:
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
+
+
+def run_of(
+    workload: str, keys: int, key_type: KeyType, skewed: bool, workers: int, seconds: float, every: str | None
+) -> Run:
+    events = Events(keys, WORKLOADS[workload].values, key_type, skewed)
+    return Run(workload, events, workers, seconds, every)
 
 
 def measure(run: Run, *, say: Say | None = None) -> Figure:

@@ -67,19 +67,15 @@ class KeyWords:
     # ---- to words ----
     def encode(self, columns: Sequence[pa.Array]) -> Encoded:
         columns = [_decoded(column) for column in columns]
-        rows = len(columns[0])
-        null_word = np.zeros(rows, np.uint64)
         words: list[Words] = []
         tails: list[pa.Array] = []
-        for place, column in enumerate(columns):
-            if column.null_count:
-                null_word |= np.where(valid_rows(column), np.uint64(0), np.uint64(1 << place))
+        for column in columns:
             if is_bytes(column.type):
                 column = _emptied(column) if column.null_count else column
                 tails.append(column)
             words.extend(_words_of(column))
         if self.nulls:
-            words.append(null_word)
+            words.append(_null_word(columns))
         matrix = words[0].reshape(1, -1) if len(words) == 1 else np.stack(words)
         if not tails:
             return Encoded(read_only(matrix))
@@ -130,6 +126,15 @@ def _width(kind: pa.DataType) -> int:
 
 def _decoded(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pat.is_dictionary(column.type) else column
+
+
+def _null_word(columns: Sequence[pa.Array]) -> Words:
+    """A bit for each column, set where it is null."""
+    word = np.zeros(len(columns[0]), np.uint64)
+    for place, column in enumerate(columns):
+        if column.null_count:
+            word |= np.where(valid_rows(column), np.uint64(0), np.uint64(1 << place))
+    return word
 
 
 def _emptied(column: pa.Array) -> pa.Array:
