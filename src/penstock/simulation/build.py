@@ -21,9 +21,10 @@ from penstock.operators import aggregates
 from penstock.operators.process import ProcessOperator
 from penstock.operators.reduce import ReduceOperator
 from penstock.operators.sink import SinkOperator
+from penstock.operators.stream_function import StreamProcessOperator
 from penstock.operators.watermark import WatermarkOperator
 from penstock.simulation.files import MemoryFiles
-from penstock.simulation.functions import Tally
+from penstock.simulation.functions import KEEPERS, TALLIES, Recall
 from penstock.simulation.ledger import Ledger, WatchedSink
 from penstock.simulation.nodes import ScriptedSource, Stamp
 from penstock.simulation.records import AGGREGATE_SCHEMA, SCHEMA, Row, batch_of, split_rows
@@ -48,9 +49,10 @@ def build_job(
     sink_files: MemoryFiles,
     driver: int,
     key_groups: int = KEY_GROUPS,
+    version: int = 0,
 ) -> JobGraph:
-    """`topology` is the scenario's, perhaps at another parallelism."""
-    builder = _Builder(scenario, witness, ledger, sink_files, driver)
+    """`topology` is the scenario's, perhaps at another parallelism; `version` is that of the program's state."""
+    builder = _Builder(scenario, witness, ledger, sink_files, driver, version)
     chains = tuple(builder.chain(node) for node in topology.nodes)
     edges: list[Edge] = []
     for node in topology.nodes:
@@ -62,7 +64,7 @@ def build_job(
 
     def scaled(parallelism: int) -> JobGraph:
         other = resized(topology, lambda: parallelism)
-        return build_job(scenario, other, witness, ledger, sink_files, driver, key_groups)
+        return build_job(scenario, other, witness, ledger, sink_files, driver, key_groups, version)
 
     return JobGraph(JOB, chains, tuple(edges), key_groups, scaled=scaled)
 
@@ -73,10 +75,10 @@ def _schema(node: Node) -> pa.Schema:
 
 class _Builder:
     def __init__(
-        self, scenario: Scenario, witness: Witness, ledger: Ledger, sink_files: MemoryFiles, driver: int
+        self, scenario: Scenario, witness: Witness, ledger: Ledger, sink_files: MemoryFiles, driver: int, version: int
     ) -> None:
         self._scenario, self._witness, self._ledger = scenario, witness, ledger
-        self._sink_files, self._driver = sink_files, driver
+        self._sink_files, self._driver, self._version = sink_files, driver, version
         self._random = Random(f"sources {scenario.seed} {driver}")
 
     @property
@@ -127,8 +129,13 @@ class _Builder:
         if node.kind is Kind.REDUCE:
             figures = {"n": aggregates.count(), "total": aggregates.sum("value")}
             return _keyed_spec(node.uid, lambda: ReduceOperator(("key",), figures, SCHEMA), AGGREGATE_SCHEMA)
-        tally = Tally(node.number, self._witness)
-        return _keyed_spec(node.uid, lambda: ProcessOperator(tally, ("key",), SCHEMA, SCHEMA), SCHEMA)
+        if node.kind is Kind.KEEP:
+            rules = None if node.rules is None else self._topology.nodes[node.rules]
+            keeper = KEEPERS[self._version](node, rules, self._witness)
+            return _spec(node.uid, lambda: StreamProcessOperator(keeper, SCHEMA, SCHEMA), SCHEMA, stateful=True)
+        function = Recall if node.kind is Kind.RECALL else TALLIES[self._version]
+        keyed = function(node.number, self._witness)
+        return _keyed_spec(node.uid, lambda: ProcessOperator(keyed, ("key",), SCHEMA, SCHEMA), SCHEMA)
 
 
 def _spec(uid: str, factory: OperatorFactory, schema: pa.Schema, stateful: bool) -> OperatorSpec:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.graph.job import Partitioning
-from penstock.simulation.records import BUCKET_MS, Row, kept, next_path, split_rows, timer_identity
+from penstock.simulation.records import AFTER_ALL, BUCKET_MS, Row, held_identity, kept, next_path, split_rows, timer_identity
 from penstock.simulation.topology import Kind, Node, Topology
 
 Rows = Counter[Row]
@@ -40,12 +40,16 @@ def _output(topology: Topology, node: Node, streams: Mapping[int, Rows]) -> Rows
         return Counter({row: count for row, count in arrived.items() if kept(row.id, node.number)})
     if node.kind is Kind.PROCESS:
         arrived.update(_timer_rows(node, arrived))
+    if node.kind is Kind.KEEP:
+        arrived.update(_kept_rows(node, arrived))
     return arrived
 
 
 def _arriving(node: Node, streams: Mapping[int, Rows]) -> Rows:
     arriving: Rows = Counter()
     for link in node.links:
+        if link.source == node.rules and link.partitioning is Partitioning.BROADCAST:
+            continue
         copies = node.parallelism if link.partitioning is Partitioning.BROADCAST else 1
         for row, count in streams[link.source].items():
             arriving[row] += count * copies
@@ -66,6 +70,16 @@ def _timer_rows(node: Node, rows: Rows) -> set[Row]:
         Row(timer_identity(node.number, key, bucket), key, 0, (bucket + 1) * BUCKET_MS, next_path(0, node.number))
         for key, bucket in buckets
     }
+
+
+def _kept_rows(node: Node, rows: Rows) -> Rows:
+    """A copy of every record, at the end."""
+    copies = {
+        row._replace(id=held_identity(node.number, row.id), time=AFTER_ALL): count
+        for row, count in rows.items()
+        if row.id >= 0
+    }
+    return Counter(copies)
 
 
 def _at_sink(topology: Topology, sink: Node, streams: Mapping[int, Rows]) -> Expected:

@@ -1,35 +1,47 @@
 """A job in three lives at different sizes, as a user rescales it.
 
-    A   runs at the old size until it has some checkpoints, and ends with one
-    B   begins from that at the new size, and ends with the next one, taken at once: it still replays what was in flight
-    C   begins from that at the old or the new size, loses a worker once, and finishes
+    1   runs at the old size until it has some checkpoints, takes one more, A, and loses its driver
+    2   begins from A at the new size and is cancelled with the next checkpoint, B, which is taken at once: it still
+        replays what was in flight in A
+    3   begins from B at the old or the new size, loses a worker once, and finishes
 
-Every life ends with a checkpoint and a cancelled job, or is stopped with a savepoint that the next one begins from. As
-in every simulated job, the committed output must be exactly what the topology says.
+Where the snapshots are savepoints, the first two lives are stopped with one that the next begins from. Every life may
+keep its state in other types than the one before. As in every simulated job, the committed output must be exactly what
+the topology says. The job has keyed state, lists, union lists and raw state of instances, and broadcast state.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Final
 
 from penstock.core.barrier import Mode, Purpose
+from penstock.core.handles import PartKind
 from penstock.core.orders import JobState
 from penstock.core.settings import CheckpointSettings
 from penstock.runtime.opening import RestoreElsewhere
 from penstock.runtime.outcome import RequestOutcome
-from penstock.simulation.checks import check
 from penstock.simulation.files import MemoryFiles
+from penstock.simulation.run import Outcome, observed
 from penstock.simulation.scenario import Scenario, random_scenario
-from penstock.simulation.topology import Kind, Node, Topology, dealt, resized, without_copies
+from penstock.simulation.topology import Kind, Node, Topology, dealt, random_topology, resized, without_copies
+from penstock.simulation.versions import VERSIONS
 from penstock.simulation.world import MAX_STEPS, World
 from penstock.store.rehash import rehash
 from penstock.store.savepoints import read_savepoint
 
-PAIRS = ((1, 2), (2, 3), (3, 7), (7, 2), (4, 1))
-MORE_KEY_GROUPS = 64
-KINDS = ("aligned", "unaligned", "adaptive", "savepoint", "unaligned savepoint")
+Sizes = tuple[int, int]
+
+_ONE_WAY: Final[tuple[Sizes, ...]] = ((1, 2), (2, 3), (3, 7), (7, 2), (4, 1))
+PAIRS: Final = (*_ONE_WAY, *((new, old) for old, new in _ONE_WAY))
+KINDS: Final = ("aligned", "unaligned", "adaptive", "savepoint", "unaligned savepoint")
 """Of snapshot."""
+MORE_KEY_GROUPS: Final = 64
+_MOST_NODES: Final = 7
+_LONGER: Final = 3
+"""So many times the records of other simulated jobs: three lives need more to live on."""
+_CHANNELS: Final = {PartKind.INPUT_CHANNEL, PartKind.OUTPUT_CHANNEL}
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,9 @@ class Lives:
     seed: int
     rehashed: bool = False
     """The savepoint of the first life is divided into more key groups, offline."""
+
+    def __str__(self) -> str:
+        return f"{self.old}-{self.new}, {self.kind}, seed {self.seed}"
 
     @property
     def savepoints(self) -> bool:
@@ -59,12 +74,22 @@ class Lives:
         )
         return replace(
             base,
-            topology=without_copies(_longer(base.topology, 3)),
+            topology=without_copies(_longer(_with_all_state(random), _LONGER)),
             checkpoints=settings,
             faults=(),
             drain_at=None,
             rescaling=True,
         )
+
+
+def _with_all_state(random: Random) -> Topology:
+    """The first of many random ones that keeps state of every kind."""
+    while True:
+        topology = random_topology(random)
+        keyed = any(node.kind.is_keyed for node in topology.nodes)
+        ruled = any(node.rules is not None for node in topology.nodes)
+        if keyed and ruled and len(topology.nodes) <= _MOST_NODES:
+            return topology
 
 
 def _longer(topology: Topology, times: int) -> Topology:
@@ -84,10 +109,13 @@ class RescaledWorld(World):
 
     def __init__(self, lives: Lives) -> None:
         self.life = 0
-        self._asked = self._killed = False
+        self._asked = self._failing = self._killed = False
         self._lives = lives
-        third = Random(f"third {lives.seed}").choice((lives.old, lives.new))
-        self._sizes = (lives.old, lives.new, third)
+        random = Random(f"third {lives.seed}")
+        self._sizes = (lives.old, lives.new, random.choice((lives.old, lives.new)))
+        self._versions = sorted(random.choices(range(VERSIONS), k=3))
+        self._restored: set[PartKind] = set()
+        """What the snapshots that the second and the third life began from consisted of."""
         super().__init__(lives.scenario())
 
     def _next_topology(self) -> Topology:
@@ -96,12 +124,27 @@ class RescaledWorld(World):
         self.story.tell(f"life {self.life}: {topology.describe()}")
         return topology
 
+    def _next_version(self) -> int:
+        return self._versions[self.life]
+
+    def figures(self) -> dict[str, int]:
+        seen = {
+            "lives": self.life + 1,
+            "in_flight": bool(self._restored & _CHANNELS),
+            "keyed": PartKind.KEYED in self._restored,
+            **{state: state in self.witness.took_up for state in ("list", "union", "raw", "broadcast")},
+        }
+        return {**super().figures(), **{name: int(figure) for name, figure in seen.items()}}
+
     def _step(self) -> None:
         super()._step()
         driver = self.driver
-        if not driver.working or driver.master.lifecycle.state is not JobState.RUNNING:
+        if self._failing:
+            self._failing = False
+            self.driver_dies(driver)
+        elif not driver.working or driver.master.lifecycle.state is not JobState.RUNNING:
             return
-        if self.life < 2 and not self._asked and (self.life == 1 or len(self.witness.completed) >= 2):
+        elif self.life < 2 and not self._asked and (self.life == 1 or len(self.witness.completed) >= 2):
             self._asked = True
             self._end_life()
         elif self.life == 2 and not self._killed and self.random.random() < 0.02:
@@ -116,14 +159,17 @@ class RescaledWorld(World):
             driver.on_master(lambda: driver.master.trigger(Purpose.CHECKPOINT, self._taken))
 
     def _taken(self, outcome: RequestOutcome) -> None:
-        if outcome.checkpoint is not None:
-            self.driver.master.cancel()
-        else:
+        if outcome.checkpoint is None:
             self._asked = False
+        elif self.life == 0:
+            self._failing = True
+        else:
+            self.driver.master.cancel()
 
     def start_driver(self) -> None:
         if self._asked:
             self.life, self._asked = self.life + 1, False
+            self._restored |= self.witness.kinds
         super().start_driver()
 
     def _restore_from(self) -> RestoreElsewhere | None:
@@ -137,13 +183,6 @@ class RescaledWorld(World):
         return RestoreElsewhere(lambda: read_savepoint(divided, "rehashed savepoint"))
 
 
-def live(lives: Lives) -> RescaledWorld:
-    """Raises `Violation`, with the story in the world of the exception's note."""
-    world = RescaledWorld(lives)
-    try:
-        world.run()
-        check(world)
-    except Exception as error:
-        error.add_note("\n".join(world.story.lines()))
-        raise
-    return world
+def live(lives: Lives) -> Outcome:
+    """The run of three lives: the same at every call, in every process."""
+    return observed(RescaledWorld(lives), lives.seed)

@@ -25,6 +25,8 @@ BUCKET_MS: Final = 60
 """Event-time timers are set on multiples of this."""
 STEP_MS: Final = 7
 """Between two records of one split."""
+AFTER_ALL: Final = 1 << 60
+"""The event time of rows that are put out when all input has ended: they cannot be late."""
 _PATHS: Final = (1 << 31) - 1
 SEQ_BASE: Final = 1_000_000
 """`seq` is the stateful node's number times this, plus the count of the key there."""
@@ -50,6 +52,16 @@ def origin_of(id: int) -> int:
 def timer_identity(node: int, key: int, bucket: int) -> int:
     """Rows that timers put out have no origin: their ids are negative."""
     return -((node << 40) | (key << 20) | bucket) - 1
+
+
+def place_of(id: int) -> tuple[int, int, int]:
+    """Source, split and place in the split."""
+    return id >> 40, id >> 32 & 0xFF, id & 0xFFFFFFFF
+
+
+def held_identity(node: int, id: int) -> int:
+    """Of the copy of a record that a node kept in its state and puts out at the end."""
+    return -(1 << 60 | node << 48 | id) - 1
 
 
 def row_of(node: int, split: int, index: int, keys: int) -> Row:

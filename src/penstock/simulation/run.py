@@ -6,14 +6,22 @@ import logging
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from multiprocessing import get_context
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.simulation.faults import KIND
 from penstock.simulation.scenario import random_scenario
+
+if TYPE_CHECKING:
+    from penstock.simulation.world import World
+
+Run = TypeVar("Run")
+"""What says which run it is: a seed, for example."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +70,15 @@ class Summary:
 
 def simulate(seed: int) -> Outcome:
     """The run of one seed: the same at every call, in every process."""
-    from penstock.simulation.checks import check
     from penstock.simulation.world import World
 
-    world = World(random_scenario(seed))
+    return observed(World(random_scenario(seed)), seed)
+
+
+def observed(world: World, seed: int) -> Outcome:
+    """Runs the world to its end and checks what came of it."""
+    from penstock.simulation.checks import check
+
     violation = None
     try:
         with _quiet():
@@ -100,37 +113,40 @@ def _quiet() -> Iterator[None]:
 def verify(seeds: Iterable[int], processes: int = 2, each: Callable[[Outcome], None] = lambda outcome: None) -> Summary:
     """Runs all seeds, in several processes, and adds up what they went through. `each` hears of every seed in turn."""
     began = time.perf_counter()
-    outcomes = []
-    for outcome in _outcomes(list(seeds), processes):
+    found = []
+    for outcome in outcomes(simulate, list(seeds), processes):
         each(outcome)
-        outcomes.append(outcome)
-    return _sum_up(outcomes, time.perf_counter() - began)
+        found.append(outcome)
+    return _sum_up(found, time.perf_counter() - began)
 
 
-def _outcomes(seeds: list[int], processes: int) -> Iterator[Outcome]:
-    if processes > 1 and len(seeds) > 1:
+def outcomes(run: Callable[[Run], Outcome], runs: Sequence[Run], processes: int) -> Iterator[Outcome]:
+    """Of all runs, in their order."""
+    guarded = partial(_guarded, run)
+    if processes > 1 and len(runs) > 1:
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-            yield from pool.map(_simulate_guarded, seeds, chunksize=max(1, min(50, len(seeds) // 20)))
+            yield from pool.map(guarded, runs, chunksize=max(1, min(50, len(runs) // 20)))
     else:
-        yield from map(_simulate_guarded, seeds)
+        yield from map(guarded, runs)
 
 
-def _simulate_guarded(seed: int) -> Outcome:
-    """An exception that production code lets escape is a violation as well: nothing of it may stop the other seeds."""
+def _guarded(run: Callable[[Run], Outcome], which: Run) -> Outcome:
+    """An exception that production code lets escape is a violation as well: nothing of it may stop the other runs."""
     try:
-        return simulate(seed)
+        return run(which)
     except Exception as error:
         story = tuple(traceback.format_exception(error))
+        seed = which if isinstance(which, int) else 0
         return Outcome(seed, 0, "", f"{type(error).__name__}: {error}", story, {})
 
 
-def _sum_up(outcomes: list[Outcome], seconds: float) -> Summary:
+def _sum_up(found: list[Outcome], seconds: float) -> Summary:
     figures: Counter[str] = Counter()
-    for outcome in outcomes:
+    for outcome in found:
         figures.update(outcome.figures)
-    failures = [Failure(outcome.seed, outcome.violation) for outcome in outcomes if outcome.violation is not None]
+    failures = [Failure(outcome.seed, outcome.violation) for outcome in found if outcome.violation is not None]
     return Summary(
-        seeds=len(outcomes),
+        seeds=len(found),
         violations=len(failures),
         crashes=figures["crashes"],
         faults=figures["faults"],
@@ -140,7 +156,7 @@ def _sum_up(outcomes: list[Outcome], seconds: float) -> Summary:
         restores=figures["restores"],
         rescaled=figures["rescaled"],
         savepoints=figures["savepoints"],
-        steps=sum(outcome.steps for outcome in outcomes),
+        steps=sum(outcome.steps for outcome in found),
         seconds=round(seconds, 3),
         kinds={name.removeprefix(KIND): n for name, n in sorted(figures.items()) if name.startswith(KIND)},
         failures=failures,

@@ -36,6 +36,8 @@ class Scenario:
     """The step at which the job is asked to stop reading and finish; None: never."""
     rescaling: bool = False
     """Whether the job comes back at another parallelism now and then."""
+    evolving: bool = False
+    """Whether it comes back with state of other types."""
 
     @property
     def exactly_once(self) -> bool:
@@ -53,7 +55,7 @@ class Scenario:
             f"seed {self.seed}: {self.topology.describe()}",
             f"checkpoints: {self.checkpoints}",
             f"in flight: {self.runtime.in_flight}, spares {self.runtime.spares}, drain at {self.drain_at}",
-            f"rescaling: {self.rescaling}",
+            f"rescaling: {self.rescaling}, evolving: {self.evolving}",
             f"faults: {'; '.join(map(str, self.faults)) or 'none'}",
         ]
 
@@ -93,6 +95,7 @@ def random_scenario(seed: int) -> Scenario:
         idle=random.random() < 0.1,
         drain_at=random.randint(20, 400) if drains else None,
         rescaling=rescaling,
+        evolving=random.random() < 0.3,
     )
 
 

@@ -23,6 +23,10 @@ class Kind(StrEnum):
     MAP = "map"
     FILTER = "filter"
     PROCESS = "process"
+    RECALL = "recall"
+    """Keyed, with state that expires."""
+    KEEP = "keep"
+    """With state of its instances. What is broadcast to it stays there."""
     REDUCE = "reduce"
     COLLECT = "collect"
     FILES = "files"
@@ -34,6 +38,10 @@ class Kind(StrEnum):
     @property
     def is_sink(self) -> bool:
         return self in (Kind.COLLECT, Kind.FILES)
+
+    @property
+    def is_keyed(self) -> bool:
+        return self in (Kind.PROCESS, Kind.RECALL, Kind.REDUCE)
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,12 @@ class Node:
     @property
     def uid(self) -> str:
         return f"{self.kind}-{self.number}"
+
+    @property
+    def rules(self) -> int | None:
+        """Of a node that keeps what is broadcast to it: the source of that."""
+        broadcast = (link.source for link in self.links if link.partitioning is Partitioning.BROADCAST)
+        return next(broadcast, None) if self.kind is Kind.KEEP else None
 
 
 @dataclass(frozen=True)
@@ -113,13 +127,17 @@ def resized(topology: Topology, width: Callable[[], int]) -> Topology:
 
 
 def without_copies(topology: Topology) -> Topology:
-    """How many copies a broadcast makes depends on the parallelism, and so would the right answer."""
+    """How many copies a broadcast makes depends on the parallelism, and so would the right answer, unless they are
+    kept."""
 
     def rebalanced(link: Link) -> Link:
         copies = link.partitioning is Partitioning.BROADCAST
         return replace(link, partitioning=Partitioning.REBALANCE) if copies else link
 
-    nodes = (replace(node, links=tuple(map(rebalanced, node.links))) for node in topology.nodes)
+    nodes = (
+        replace(node, links=node.links if node.kind is Kind.KEEP else tuple(map(rebalanced, node.links)))
+        for node in topology.nodes
+    )
     return replace(topology, nodes=tuple(nodes))
 
 
@@ -178,8 +196,18 @@ class _Sketch:
         )
 
     def _middle(self) -> None:
-        kind = self.random.choices((Kind.MAP, Kind.FILTER, Kind.PROCESS), (30, 20, 50))[0]
-        self._add(self._linked(kind, self._width(), self._pick_inputs()))
+        kinds = (Kind.MAP, Kind.FILTER, Kind.PROCESS, Kind.RECALL, Kind.KEEP)
+        kind = self.random.choices(kinds, (25, 15, 40, 8, 12))[0]
+        node = self._linked(kind, self._width(), self._pick_inputs())
+        self._add(self._with_rules(node) if kind is Kind.KEEP else node)
+
+    def _with_rules(self, node: Node) -> Node:
+        """Rules come straight from a source that does not send anything else straight to the node."""
+        sent = {link.source for link in node.links}
+        free = [other.number for other in self.nodes if other.kind.is_source and other.number not in sent]
+        if not free or self.random.random() < 0.2:
+            return node
+        return replace(node, links=(*node.links, Link(self.random.choice(free), Partitioning.BROADCAST)))
 
     def _reduce(self) -> None:
         """A running aggregate puts out another schema: only a sink of its own can read it."""
@@ -213,18 +241,18 @@ class _Sketch:
         return sorted(picked)
 
     def _linked(self, kind: Kind, width: int, inputs: list[int]) -> Node:
-        if len(inputs) == 1 and kind not in (Kind.PROCESS, Kind.REDUCE) and self.random.random() < 0.3:
+        if len(inputs) == 1 and not kind.is_keyed and self.random.random() < 0.3:
             width = self.nodes[inputs[0]].parallelism
         links = tuple(Link(number, self._partitioning(kind, number, width)) for number in inputs)
         return Node(len(self.nodes), kind, width, links)
 
     def _partitioning(self, kind: Kind, source: int, width: int) -> Partitioning:
-        if kind in (Kind.PROCESS, Kind.REDUCE):
+        if kind.is_keyed:
             return Partitioning.HASH
         choices = [Partitioning.REBALANCE, Partitioning.HASH]
         if self.nodes[source].parallelism == width:
             choices += [Partitioning.FORWARD] * 3
-        if not self.broadcasts and self.nodes[source].kind is not Kind.REDUCE:
+        if not self.broadcasts and kind is not Kind.KEEP and self.nodes[source].kind is not Kind.REDUCE:
             choices.append(Partitioning.BROADCAST)
         chosen = self.random.choice(choices)
         self.broadcasts += chosen is Partitioning.BROADCAST

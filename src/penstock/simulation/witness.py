@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.core.barrier import Barrier, Mode
+from penstock.core.handles import PartKind
 from penstock.core.ids import Attempt, CheckpointId, Generation
 from penstock.core.store import Claimed, Completed
 from penstock.store import layout
@@ -41,6 +42,11 @@ class Witness:
         """Checkpoints in which a barrier overtook records somewhere."""
         self.restored: set[tuple[Generation, Attempt]] = set()
         """Runs that started from a checkpoint."""
+
+        self.took_up: set[str] = set()
+        """Operator states that some instance had something in when it was opened."""
+        self.kinds: frozenset[PartKind] = frozenset()
+        """Of the parts of the newest complete checkpoint."""
 
     def source_ended(self, node: int, split: int, run: tuple[Generation, Attempt], position: int) -> None:
         known = self._ends.get((node, split))
@@ -79,6 +85,7 @@ class Witness:
                 self.completed[entry.checkpoint] = entry.generation
                 self.newest = entry.checkpoint
                 metadata = unseal(entry.metadata, files.read(entry.metadata), Metadata)
+                self.kinds = frozenset(handle.kind for subtask in metadata.subtasks for handle in subtask.handles)
                 self._needed = {reference.path for reference in references(entry, metadata)}
         elif operation == "delete" and path in self._needed:
             self.object(f"{path} was deleted, though the newest complete checkpoint, {self.newest}, needs it")

@@ -31,6 +31,7 @@ from penstock.simulation.story import Story, Violation
 from penstock.simulation.topology import Topology, resized
 from penstock.simulation.transport import Network
 from penstock.simulation.witness import Witness
+from penstock.simulation.versions import VERSIONS
 from penstock.simulation.worker import SimulatedWorker
 from penstock.store.checkpoints import CheckpointStore
 from penstock.store.savepoints import read_savepoint
@@ -107,6 +108,8 @@ class World:
         self._starting: list[_Start] = []
         self._last_worker = 0
         self.key_groups = KEY_GROUPS
+        self.version = 0
+        """Of the program's state."""
         self.rescaled = 0
         self.savepoints = 0
         self._stopped_with: MemoryFiles | None = None
@@ -172,6 +175,7 @@ class World:
             "restores": len(self.witness.restored),
             "rescaled": self.rescaled,
             "savepoints": self.savepoints,
+            "evolved": int(self.version > 0),
         }
 
     # ---- drivers ----
@@ -184,7 +188,17 @@ class World:
         number = len(self.drivers) + 1
         origin = self._restore_from()
         self.topology = self._next_topology()
-        graph = build_job(scenario, self.topology, self.witness, self.ledger, self.sink_files, number, self.key_groups)
+        self.version = self._next_version()
+        graph = build_job(
+            scenario,
+            self.topology,
+            self.witness,
+            self.ledger,
+            self.sink_files,
+            number,
+            self.key_groups,
+            self.version,
+        )
         driver = SimulatedDriver(self, number, graph)
         self.living += 1
         self.drivers.append(driver)
@@ -201,6 +215,14 @@ class World:
             topology = resized(topology, lambda: self.random.choice((1, 1, 2, 2, 3, 4)))
             self.story.tell(f"at another parallelism: {topology.describe()}")
         return topology
+
+    def _next_version(self) -> int:
+        """What the next driver keeps its state in: now and then in other types than the last one."""
+        if not self.drivers or not self.scenario.evolving or self.random.random() < 0.5:
+            return self.version
+        version = min(self.version + self.random.randint(1, 2), VERSIONS - 1)
+        self.story.tell(f"its state is of version {version} now")
+        return version
 
     def rescale(self, driver: SimulatedDriver) -> None:
         """The user of the running job wants another parallelism."""
