@@ -44,19 +44,45 @@ def demo(
 @app.command()
 def verify(
     simulate: Annotated[bool, typer.Option("--simulate", help="Run whole jobs in the seeded simulation.")] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run.")] = 200,
+    rescale: Annotated[
+        bool, typer.Option("--rescale", help="Simulate jobs that change their size, from every kind of snapshot.")
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run; of rescaled jobs, for each cell.")] = 200,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     seed: Annotated[int | None, typer.Option(help="Replay this one seed and tell its story.")] = None,
+    pair: Annotated[str | None, typer.Option(help="Of rescaled jobs: only these sizes, such as 3-7.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Of rescaled jobs: only this kind of snapshot.")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Processes to use; one per core by default.")] = None,
     as_json: Json = False,
 ) -> None:
     """Check the guarantees: random jobs, schedules, modes and crashes against independently computed answers."""
-    if not simulate:
-        raise typer.BadParameter("say what to verify with: --simulate", param_hint="verify")
-    from penstock.simulation.command import replay, run
+    if simulate == rescale:
+        raise typer.BadParameter("say what to verify with: --simulate or --rescale", param_hint="verify")
+    from penstock.simulation import command
 
-    ok = replay(seed, as_json) if seed is not None else run(first, seeds, processes, as_json)
+    chosen = range(first, first + seeds) if seed is None else range(seed, seed + 1)
+    if simulate:
+        if pair or kind:
+            raise typer.BadParameter("they choose among rescaled jobs: --rescale", param_hint="--pair, --kind")
+        ok = command.run(chosen, processes, as_json) if seed is None else command.replay(seed, as_json)
+    else:
+        sizes, of_kind = _cell(pair, kind)
+        if seed is not None and (sizes is None or of_kind is None):
+            raise typer.BadParameter("one run is told by its --pair, its --kind and its --seed", param_hint="--seed")
+        ok = command.rescale(chosen, sizes, of_kind, processes, as_json, story=seed is not None)
     raise typer.Exit(0 if ok else 1)
+
+
+def _cell(pair: str | None, kind: str | None) -> tuple[tuple[int, int] | None, str | None]:
+    from penstock.simulation.command import pair_of
+    from penstock.simulation.phases import KINDS
+
+    if kind is not None and kind not in KINDS:
+        raise typer.BadParameter(f"must be one of {', '.join(map(repr, KINDS))}", param_hint="--kind")
+    try:
+        return None if pair is None else pair_of(pair), kind
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--pair") from None
 
 
 Where = Annotated[

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import penstock.core.store
+from penstock.core import restore
 from penstock.core.barrier import Mode
+from penstock.core.handles import PartKind
 from penstock.core.ids import CheckpointId, Generation
 from penstock.core.pending import PendingCheckpoint, Phase
 from penstock.core.record import SubtaskRecord
@@ -32,8 +34,10 @@ from penstock.simulation.faults import CRASHES, Action, Point
 from penstock.simulation.run import simulate
 from penstock.simulation.scenario import Scenario, random_scenario
 from penstock.simulation.topology import Kind
-from penstock.state import timers
+from penstock.state import conversion, timers
+from penstock.state.expiring import ExpiringState
 from penstock.state.layers import LayeredMap, Picture
+from penstock.state.operator_state import OperatorListDeclaration, OperatorUnionDeclaration, RawDeclaration
 from penstock.state.timers import Timers
 
 SEEDS = 3000
@@ -100,6 +104,23 @@ def layered(fits: Fits) -> Fits:
         return stateful(fits)(scenario) and layers.incremental and many
 
     return and_layered
+
+
+def with_node(kind: Kind, fits: Fits) -> Fits:
+    return lambda scenario: fits(scenario) and any(node.kind is kind for node in scenario.topology.nodes)
+
+
+def with_rules(fits: Fits) -> Fits:
+    return lambda scenario: fits(scenario) and any(node.rules is not None for node in scenario.topology.nodes)
+
+
+def rescaled(fits: Fits) -> Fits:
+    return lambda scenario: fits(scenario) and scenario.rescaling
+
+
+def evolving(fits: Fits) -> Fits:
+    """With another driver, whose state is of other types."""
+    return lambda scenario: fits(scenario) and scenario.evolving and with_fault(Action.KILL_DRIVER)(scenario)
 
 
 def both(one: Fits, other: Fits) -> Fits:
@@ -279,6 +300,48 @@ def clean_by_age_instead_of_by_reference(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(penstock.core.store, "classify", by_age)
 
 
+def give_every_list_to_everybody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OperatorListDeclaration, "restore", OperatorUnionDeclaration.restore)
+
+
+def do_not_restore_raw_state(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RawDeclaration, "restore", without_effect)
+
+
+def continue_another_copy_of_broadcast_state(patch: pytest.MonkeyPatch) -> None:
+    """Than the one whose records in flight are replayed."""
+    original = restore._dealt
+
+    def last_copy(parts: Any, *rest: Any) -> Any:
+        yield from original([written for written in parts if written[1].kind is not PartKind.BROADCAST], *rest)
+        yield from {
+            handle.name: (writer, handle) for writer, handle in parts if handle.kind is PartKind.BROADCAST
+        }.values()
+
+    patch.setattr(restore, "_dealt", last_copy)
+
+
+def let_restored_state_live_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ExpiringState, "_is_over", lambda self, stamp, now: False)
+
+
+def begin_lives_anew_at_a_restore(patch: pytest.MonkeyPatch) -> None:
+    def stamped_now(self: Any, keys: Any, values: Any) -> None:
+        fresh = [(value[0], self._now()) for value in values] if self.kind == "value" else values
+        original(self, keys, fresh)
+
+    original = ExpiringState.take_up
+    patch.setattr(ExpiringState, "take_up", stamped_now)
+
+
+def give_renamed_fields_their_default(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(conversion, "_record", _without_renames(conversion._record))
+
+
+def _without_renames(convert: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda stored, declared, renamed, place: convert(stored, declared, {}, place)
+
+
 ABORTS = both(EXACTLY_ONCE, with_fault(Action.SNAPSHOT_ERROR, Action.STORE_ERROR, Action.STALL, Action.CONFIGURE))
 
 MUTATIONS: list[tuple[Callable[[pytest.MonkeyPatch], None], Fits]] = [
@@ -303,6 +366,12 @@ MUTATIONS: list[tuple[Callable[[pytest.MonkeyPatch], None], Fits]] = [
     (do_not_remember_removals, layered(EXACTLY_ONCE)),
     (clean_by_age_instead_of_by_reference, layered(EXACTLY_ONCE)),
     (take_a_failed_write_for_done, with_failed_writes(EXACTLY_ONCE)),
+    (give_every_list_to_everybody, with_node(Kind.KEEP, EXACTLY_ONCE)),
+    (do_not_restore_raw_state, with_node(Kind.KEEP, EXACTLY_ONCE)),
+    (continue_another_copy_of_broadcast_state, with_rules(rescaled(OVERTAKING))),
+    (let_restored_state_live_for_ever, with_node(Kind.RECALL, EXACTLY_ONCE)),
+    (begin_lives_anew_at_a_restore, with_node(Kind.RECALL, EXACTLY_ONCE)),
+    (give_renamed_fields_their_default, stateful(evolving(EXACTLY_ONCE))),
 ]
 
 

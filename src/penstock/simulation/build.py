@@ -24,7 +24,7 @@ from penstock.operators.sink import SinkOperator
 from penstock.operators.stream_function import StreamProcessOperator
 from penstock.operators.watermark import WatermarkOperator
 from penstock.simulation.files import MemoryFiles
-from penstock.simulation.functions import KEEPERS, TALLIES, Recall
+from penstock.simulation.functions import KEEPERS, TALLIES, Recall, Tally
 from penstock.simulation.ledger import Ledger, WatchedSink
 from penstock.simulation.nodes import ScriptedSource, Stamp
 from penstock.simulation.records import AGGREGATE_SCHEMA, SCHEMA, Row, batch_of, split_rows
@@ -63,7 +63,7 @@ def build_job(
             edges.append(Edge(EdgeId(len(edges)), *ends, link.partitioning, _schema(source), key))
 
     def scaled(parallelism: int) -> JobGraph:
-        other = resized(topology, lambda: parallelism)
+        other = resized(topology, lambda node: parallelism)
         return build_job(scenario, other, witness, ledger, sink_files, driver, key_groups, version)
 
     return JobGraph(JOB, chains, tuple(edges), key_groups, scaled=scaled)
@@ -133,7 +133,7 @@ class _Builder:
             rules = None if node.rules is None else self._topology.nodes[node.rules]
             keeper = KEEPERS[self._version](node, rules, self._witness)
             return _spec(node.uid, lambda: StreamProcessOperator(keeper, SCHEMA, SCHEMA), SCHEMA, stateful=True)
-        function = Recall if node.kind is Kind.RECALL else TALLIES[self._version]
+        function: type[Recall | Tally] = Recall if node.kind is Kind.RECALL else TALLIES[self._version]
         keyed = function(node.number, self._witness)
         return _keyed_spec(node.uid, lambda: ProcessOperator(keyed, ("key",), SCHEMA, SCHEMA), SCHEMA)
 

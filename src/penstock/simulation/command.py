@@ -1,4 +1,4 @@
-"""`penstock verify --simulate`: many seeds with their sum, or one with its story."""
+"""`penstock verify --simulate` and `--rescale`: many runs with their sum, or one with its story."""
 
 from __future__ import annotations
 
@@ -9,21 +9,27 @@ from dataclasses import asdict
 
 from rich.console import Console
 from rich.progress import track
+from rich.table import Table
 
+from penstock.simulation.matrix import KEPT, MatrixSummary, named, runs_of, verify_lives
+from penstock.simulation.phases import KINDS, PAIRS, Lives, Sizes, live
 from penstock.simulation.run import Outcome, Summary, simulate, verify
 
 
-def run(first: int, seeds: int, processes: int | None, as_json: bool) -> bool:
+def run(seeds: range, processes: int | None, as_json: bool) -> bool:
     """Whether no seed violated anything."""
-    chosen = range(first, first + seeds)
     workers = processes or os.cpu_count() or 1
     if as_json:
-        summary = verify(chosen, workers)
-        json.dump(summary.to_json(), sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        summary = verify(seeds, workers)
+        _print_json(summary.to_json())
     else:
-        summary = _with_progress(chosen, workers)
+        summary = _with_progress(seeds, workers)
     return not summary.violations
+
+
+def _print_json(content: object) -> None:
+    json.dump(content, sys.stdout, indent=2)
+    sys.stdout.write("\n")
 
 
 def _with_progress(seeds: range, processes: int) -> Summary:
@@ -49,12 +55,69 @@ def _with_progress(seeds: range, processes: int) -> Summary:
 
 def replay(seed: int, as_json: bool) -> bool:
     """The same run again, step by step, with what happened if it went wrong."""
-    outcome = simulate(seed)
+    return _told(f"seed {seed}", simulate(seed), as_json)
+
+
+def _told(name: str, outcome: Outcome, as_json: bool) -> bool:
     if as_json:
-        json.dump(asdict(outcome), sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        _print_json(asdict(outcome))
     else:
         for line in outcome.story:
             print(line)
-        print(f"seed {seed}: {outcome.violation or 'no violation'} ({outcome.steps} steps, digest {outcome.digest})")
+        print(f"{name}: {outcome.violation or 'no violation'} ({outcome.steps} steps, digest {outcome.digest})")
     return outcome.violation is None
+
+
+# ---- the matrix of sizes and kinds of snapshots ----
+def pair_of(name: str) -> Sizes:
+    """Raises `ValueError` for a pair that is none of the matrix."""
+    pairs = {named(pair): pair for pair in PAIRS}
+    if name not in pairs:
+        raise ValueError(f"there is no pair {name!r}: it must be one of {', '.join(pairs)}")
+    return pairs[name]
+
+
+def rescale(
+    seeds: range, pair: Sizes | None, kind: str | None, processes: int | None, as_json: bool, *, story: bool
+) -> bool:
+    """Whether no run of the chosen cells violated anything. `story`: there is one run, and it is told."""
+    runs = runs_of(seeds, PAIRS if pair is None else [pair], KINDS if kind is None else [kind])
+    if story:
+        return _told(str(runs[0]), live(runs[0]), as_json)
+    workers = processes or os.cpu_count() or 1
+    if as_json:
+        summary = verify_lives(runs, workers)
+        _print_json(summary.to_json())
+    else:
+        summary = _lives_with_progress(runs, workers)
+    return not summary.violations
+
+
+def _lives_with_progress(runs: list[Lives], processes: int) -> MatrixSummary:
+    console = Console()
+    ticks = iter(track(runs, description="rescaling", console=console))
+
+    def each(lives: Lives, outcome: Outcome) -> None:
+        next(ticks, None)
+        if outcome.violation:
+            console.print(f"{lives}: {outcome.violation}")
+
+    summary = verify_lives(runs, processes, each)
+    next(ticks, None)
+    console.print(_table(summary))
+    console.print(
+        f"{summary.runs} runs, {summary.violations} violations in {summary.seconds:.0f} s: {summary.checkpoints}"
+        f" checkpoints, {summary.restores} restores"
+    )
+    if summary.failures:
+        console.print(f"replay one with: {summary.failures[0].replay}")
+    return summary
+
+
+def _table(summary: MatrixSummary) -> Table:
+    """In how many runs of each cell there was what."""
+    table = Table("pair", "kind", "runs", "violations", "three lives", *(what.replace("_", " ") for what in KEPT))
+    for cell in summary.cells:
+        figures = (cell.runs, cell.violations, cell.three_lives, *cell.had.values())
+        table.add_row(cell.pair, cell.kind, *map(str, figures))
+    return table

@@ -117,7 +117,7 @@ def _later_tally(version: int) -> type[Tally]:
     return Later
 
 
-TALLIES: Final = (Tally, *(_later_tally(version) for version in range(1, len(PASTS))))
+TALLIES: Final[tuple[type[Tally], ...]] = (Tally, *(_later_tally(version) for version in range(1, len(PASTS))))
 """By the version of the program."""
 
 
@@ -271,5 +271,5 @@ def _later_keeper(version: int) -> type[Keeper]:
     return Later
 
 
-KEEPERS: Final = (Keeper, *(_later_keeper(version) for version in range(1, len(KEPT))))
+KEEPERS: Final[tuple[type[Keeper], ...]] = (Keeper, *(_later_keeper(version) for version in range(1, len(KEPT))))
 """By the version of the program."""

@@ -86,9 +86,7 @@ def verify_lives(
     return _sum_up(cells, failures, time.perf_counter() - began)
 
 
-def _sum_up(
-    cells: dict[tuple[str, str], list[Outcome]], failures: list[FailedLives], seconds: float
-) -> MatrixSummary:
+def _sum_up(cells: dict[tuple[str, str], list[Outcome]], failures: list[FailedLives], seconds: float) -> MatrixSummary:
     every = [outcome for found in cells.values() for outcome in found]
     figures: Counter[str] = Counter()
     for outcome in every:

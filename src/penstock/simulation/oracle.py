@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.graph.job import Partitioning
-from penstock.simulation.records import AFTER_ALL, BUCKET_MS, Row, held_identity, kept, next_path, split_rows, timer_identity
+from penstock.simulation.records import (
+    AFTER_ALL,
+    BUCKET_MS,
+    Row,
+    held_identity,
+    kept,
+    next_path,
+    split_rows,
+    timer_identity,
+)
 from penstock.simulation.topology import Kind, Node, Topology
 
 Rows = Counter[Row]

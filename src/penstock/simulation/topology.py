@@ -110,7 +110,7 @@ def random_topology(random: Random) -> Topology:
     return _Sketch(random).finish()
 
 
-def resized(topology: Topology, width: Callable[[], int]) -> Topology:
+def resized(topology: Topology, width: Callable[[Node], int]) -> Topology:
     """The same job at another parallelism: nodes that a forward link connects keep the same one."""
     widths: dict[int, int] = {}
     for node in topology.nodes:
@@ -121,7 +121,7 @@ def resized(topology: Topology, width: Callable[[], int]) -> Topology:
             widths = {number: chosen if other in tied else other for number, other in widths.items()}
             widths[node.number] = chosen
         else:
-            widths[node.number] = width()
+            widths[node.number] = width(node)
     nodes = tuple(replace(node, parallelism=widths[node.number]) for node in topology.nodes)
     return replace(topology, nodes=nodes)
 

@@ -45,7 +45,7 @@ class Past1(Past0, frozen=True):
 
 class Past2(msgspec.Struct, frozen=True):
     count: float
-    sum: float
+    sum: float = 0.0
     last: int | None = None
 
     @classmethod

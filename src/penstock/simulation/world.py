@@ -30,8 +30,8 @@ from penstock.simulation.scheduler import Actor, Scheduler, Stuck
 from penstock.simulation.story import Story, Violation
 from penstock.simulation.topology import Topology, resized
 from penstock.simulation.transport import Network
-from penstock.simulation.witness import Witness
 from penstock.simulation.versions import VERSIONS
+from penstock.simulation.witness import Witness
 from penstock.simulation.worker import SimulatedWorker
 from penstock.store.checkpoints import CheckpointStore
 from penstock.store.savepoints import read_savepoint
@@ -212,7 +212,7 @@ class World:
         """What the next driver runs: now and then the same job at another parallelism."""
         topology = self.scenario.topology
         if self.drivers and self.scenario.rescaling and self.random.random() < 0.7:
-            topology = resized(topology, lambda: self.random.choice((1, 1, 2, 2, 3, 4)))
+            topology = resized(topology, lambda node: self.random.choice((1, 1, 2, 2, 3, 4)))
             self.story.tell(f"at another parallelism: {topology.describe()}")
         return topology
 
