@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from penstock.api.backends import RocksDB, with_backend
 from penstock.api.checkpoints import Checkpoints
 from penstock.api.stream import Stream
 from penstock.core.ids import CheckpointId
@@ -64,6 +65,8 @@ class Pipeline:
     `key_groups`: into how many groups keys are divided, the highest parallelism that keyed state can ever have; fixed
     for its life.
     `spares`: workers that wait idle to take over from a lost one.
+    `backend`: where state is kept: "memory"; "files", which is the same with every snapshot in files, however small, and
+    nothing inside the metadata; "rocksdb", or `ps.RocksDB(memory="1GB")`, for user state larger than memory.
     `tls`: certificates for the connections between machines, see `ps.TlsFiles`; None: not encrypted.
     `runtime`: all finer settings.
     """
@@ -78,6 +81,7 @@ class Pipeline:
         restart: RestartSettings | None = None,
         key_groups: int = 128,
         spares: int = 0,
+        backend: str | RocksDB = "memory",
         tls: TlsFiles | None = None,
         runtime: RuntimeSettings | None = None,
     ) -> None:
@@ -85,7 +89,7 @@ class Pipeline:
         _check_objects(checkpoints, restart, runtime)
         self._plan = Plan(name, parallelism, key_groups)
         self._checkpoints, self._spark, self._restart, self._tls = checkpoints, spark, restart, tls
-        self._runtime = replace(runtime or RuntimeSettings(), spares=spares)
+        self._runtime = with_backend(replace(runtime or RuntimeSettings(), spares=spares), backend)
         self._warned = False
 
     @property

@@ -24,6 +24,12 @@ class PartKind(StrEnum):
     """Records in flight that a sender had not sent."""
 
 
+def state_of(part: str) -> str:
+    """The state that a part belongs to, by the part's name. What one state needs several parts for is named
+    `<state>#<what>`; a name that begins with `#` is nobody's state."""
+    return part.partition("#")[0] or part
+
+
 @dataclass(frozen=True, slots=True)
 class KeyGroupRange:
     """Key groups `start <= group < end`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.core.handles import PartHandle, PartKind
+from penstock.core.handles import PartHandle, PartKind, state_of
 from penstock.core.record import CheckpointRecord, OperatorRecord
 from penstock.observe.opening import OpenedCheckpoint
 from penstock.state.schema import show
@@ -57,6 +57,7 @@ def _operators(record: CheckpointRecord) -> Iterator[dict[str, Any]]:
                 for handle in entry.handles
                 if handle.uid == operator.uid and handle.kind not in _CHANNELS
             ]
+            names = dict.fromkeys(state_of(part.name) for part in parts)
             if parts or operator.stateful:
                 yield {
                     "uid": operator.uid,
@@ -65,12 +66,12 @@ def _operators(record: CheckpointRecord) -> Iterator[dict[str, Any]]:
                     "parallelism": chain.parallelism,
                     "key": list(operator.key),
                     "bytes": _size(parts),
-                    "states": [_state(operator, name, parts) for name in dict.fromkeys(part.name for part in parts)],
+                    "states": [_state(operator, name, parts) for name in names],
                 }
 
 
 def _state(operator: OperatorRecord, name: str, parts: list[PartHandle]) -> dict[str, Any]:
-    own = [part for part in parts if part.name == name]
+    own = [part for part in parts if state_of(part.name) == name]
     declared = next((state for state in operator.states if state.name == name), None)
     ranges: dict[tuple[int, int], int] = {}
     for part in own:

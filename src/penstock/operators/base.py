@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.core.barrier import Barrier
 from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
-from penstock.core.settings import LayerSettings
+from penstock.core.settings import LayerSettings, RocksDBSettings
 from penstock.state.parts import KeyGroupRange, OperatorSnapshot, RestoredPart
 
 
@@ -62,6 +62,8 @@ class OperatorContext:
     """The restored checkpoint, if keyed state may go on writing changes to what it restored: all of it was written by
     this subtask for the same key groups."""
     layers: LayerSettings = field(default_factory=LayerSettings)
+    rocksdb: RocksDBSettings | None = None
+    """Where user state is to be kept; None: in memory."""
     job: str = ""
 
 

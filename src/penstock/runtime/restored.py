@@ -17,7 +17,7 @@ from penstock.core.handles import KeyGroupRange, PartKind
 from penstock.core.ids import Attempt, ChannelId, CheckpointId, EdgeId, Generation, SubtaskId, Uid
 from penstock.core.keygroups import range_of
 from penstock.core.restore import TASK_PART
-from penstock.core.settings import LayerSettings
+from penstock.core.settings import RuntimeSettings
 from penstock.core.watermarks import NO_TIME
 from penstock.graph.job import JobGraph, OperatorSpec
 from penstock.operators.base import Clock, OperatorContext
@@ -121,7 +121,7 @@ def operator_context(
     clock: Clock,
     attempt: Attempt,
     generation: Generation,
-    layers: LayerSettings,
+    settings: RuntimeSettings,
 ) -> OperatorContext:
     parallelism, total = graph.chain(subtask.chain).parallelism, graph.key_groups
     # A chain without keyed input may be wider than there are key groups; then it owns none.
@@ -139,6 +139,7 @@ def operator_context(
         restored=() if restored is None else restored.operator_parts(spec.uid),
         restored_checkpoint=None if restored is None else restored.checkpoint,
         base=None if restored is None else restored.base_of(spec.uid, subtask.index, owned),
-        layers=layers,
+        layers=settings.layers,
+        rocksdb=settings.rocksdb,
         job=graph.name,
     )

@@ -246,7 +246,7 @@ class Task:
             self._clock,
             self._attempt,
             self._generation,
-            self._settings.layers,
+            self._settings,
         )
 
     def _recover(self, restored: RestoredSubtask) -> None:

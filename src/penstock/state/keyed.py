@@ -7,27 +7,22 @@ the parts of however many writers, the key groups that this subtask owns.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from penstock.core.barrier import Barrier
 from penstock.core.handles import KeyGroupRange, PartKind
 from penstock.core.ids import CheckpointId, Uid
 from penstock.core.settings import LayerSettings
 from penstock.state.chain import Chain
-from penstock.state.codec import Codec, encode_in_runs
-from penstock.state.deltas import present_and_gone, take
-from penstock.state.errors import UnstorableValue
+from penstock.state.deltas import take
+from penstock.state.entries import encode_entries, take_up_table
 from penstock.state.keys import KeyColumns
 from penstock.state.kinds import Cleaner, KeyedState
-from penstock.state.layers import Picture
+from penstock.state.layers import LayeredMap, Picture
 from penstock.state.parts import Buffer, CapturedPart, OperatorSnapshot, RestoredPart, UnchangedPart
-from penstock.state.schema import show
-from penstock.state.tables import StateMismatch, encode_table, key_columns_of, present_and_removed, read_table
-
-_VALUE_COLUMN = "value"
+from penstock.state.rocks.memory import check_installed
+from penstock.state.stored import StoredState, stored_states
 
 
 class KeyedBackend:
@@ -38,22 +33,30 @@ class KeyedBackend:
     ) -> None:
         self._uid, self._keys, self._own, self._total, self._layers = uid, keys, own, total_groups, layers
         self.states: list[KeyedState] = []
+        self._maps: dict[str, LayeredMap] = {}
         self._chains: dict[str, Chain] = {}
 
     def add(self, state: KeyedState) -> None:
         self.states.append(state)
+        state.map = self._maps[state.name] = LayeredMap(state.codec.copy)
         self._chains[state.name] = Chain(self._layers)
+
+    def prefetch(self, keys: Collection[Hashable]) -> None:
+        """Everything is at hand."""
 
     def settle(self) -> None:
         """Between batches: layers of the maps that no snapshot needs apart any more are merged."""
-        for state in self.states:
-            state.map.settle()
+        for entries in self._maps.values():
+            entries.settle()
+
+    def close(self) -> None:
+        """Nothing is held but memory."""
 
     def capture(self, barrier: Barrier) -> OperatorSnapshot:
         parts: list[CapturedPart] = []
         unchanged: list[UnchangedPart] = []
         for state in self.states:
-            taken = take([state.map], self._chains[state.name], barrier)
+            taken = take([self._maps[state.name]], self._chains[state.name], barrier)
             if taken.pictures:
                 encode = partial(_encode, state, self._keys, self._total, taken.pictures[0], state.cleaner())
                 parts.append(CapturedPart(state.name, PartKind.KEYED, encode, key_groups=self._own, base=taken.base))
@@ -62,77 +65,30 @@ class KeyedBackend:
         return OperatorSnapshot(parts, unchanged=unchanged)
 
     def restore(self, parts: Sequence[RestoredPart], base: CheckpointId | None) -> None:
-        """Reads the parts of all states, lower layers first. A stored state that is not declared any more is refused,
-        not dropped. `base`: the checkpoint that they come from, if later snapshots may be built upon it."""
-        declared = {state.name: state for state in self.states}
-        layers: Counter[str] = Counter()
-        changes: Counter[str] = Counter()
-        for part in parts:
-            if part.name not in declared:
-                raise StateMismatch(
-                    f"operator {self._uid!r}: the checkpoint holds a state {part.name!r} that is not declared any more "
-                    f"(declared are {sorted(declared)}): declare it again, or give the operator another uid to start "
-                    "with empty state"
-                )
-            rows = self._restore(declared[part.name], part)
-            layers[part.name] += 1
-            changes[part.name] += rows if part.layer else 0
-        if base is not None:
-            for name in layers:
-                declared[name].map.freeze(base)
-                self._chains[name].restored(base, layers[name], changes[name])
+        """Reads the parts of all states, lower layers first. `base`: the checkpoint that they come from, if later
+        snapshots may be built upon it."""
+        stored = stored_states(self._uid, self._maps, parts)
+        for state in self.states:
+            if state.name in stored:
+                self._restore(state, stored[state.name], base)
 
-    def _restore(self, state: KeyedState, part: RestoredPart) -> int:
-        """Returns how many rows there were."""
-        header, batches = read_table(part, self._keys, self._own)
-        decode = state.decoder(self._uid, header.kind, dict(header.description))
-        for batch in batches:
-            present, removed = present_and_removed(batch)
-            keys = self._keys.from_arrow(key_columns_of(present, self._keys))
-            state.take_up(keys, decode(present.column(_VALUE_COLUMN)))
-            if removed is not None:
-                for key in self._keys.from_arrow(key_columns_of(removed, self._keys)):
-                    state.map.remove(key)
-        return sum(batch.num_rows for batch in batches)
+    def _restore(self, state: KeyedState, stored: StoredState, base: CheckpointId | None) -> None:
+        if stored.natives:
+            check_installed()
+            from penstock.state.rocks.reading import take_up_natives  # loads RocksDB
+
+            take_up_natives(state, self._uid, self._keys, self._own, self._total, stored)
+        changes = 0
+        for part in stored.tables:
+            rows = take_up_table(state, self._uid, self._keys, self._own, part)
+            changes += rows if part.layer else 0
+        if base is not None and not stored.natives:
+            self._maps[state.name].freeze(base)
+            self._chains[state.name].restored(base, len(stored.tables), changes)
 
 
 def _encode(
     state: KeyedState, keys: KeyColumns, total_groups: int, picture: Picture, cleaner: Cleaner | None
 ) -> Iterable[Buffer]:
-    """Touches nothing of the state that changes: its name, kind and codec."""
-    kind, name, codec = state.kind, state.name, state.codec
-    entries, gone = present_and_gone(picture.items()) if picture.since is not None else (picture.items(), [])
-    if cleaner is not None:
-        left = cleaner(entries)
-        if picture.since is not None:
-            gone += [key for key in entries if key not in left]
-        entries = left
-    raw_keys, values = list(entries), list(entries.values())
-    try:
-        column = encode_in_runs(codec, values)
-    except UnstorableValue as error:
-        raise _named(error, kind, name, codec, keys, raw_keys, values) from error
-    key_columns = keys.to_arrow(raw_keys + gone)
-    columns = {_VALUE_COLUMN: column}
-    return encode_table(kind, name, codec.description, keys, total_groups, key_columns, columns, len(gone))
-
-
-def _named(
-    error: UnstorableValue,
-    kind: str,
-    name: str,
-    codec: Codec,
-    keys: KeyColumns,
-    raw_keys: Sequence[Hashable],
-    values: Sequence[Any],
-) -> UnstorableValue:
-    """The error with the state and the key that it came from, found by looking at one value at a time."""
-    for key, value in zip(raw_keys, values, strict=True):
-        try:
-            codec.encode([value])
-        except UnstorableValue as reason:
-            return UnstorableValue(
-                f"the {kind} state {name!r}, declared as {show(codec.description)}, cannot be stored for the key "
-                f"{keys.shown(key)!r}: {reason}"
-            )
-    return error
+    changes = picture.since is not None
+    return encode_entries(state, keys, total_groups, picture.items(), cleaner, changes=changes)
