@@ -65,8 +65,8 @@ class Pipeline:
     `key_groups`: into how many groups keys are divided, the highest parallelism that keyed state can ever have; fixed
     for its life.
     `spares`: workers that wait idle to take over from a lost one.
-    `backend`: where state is kept: "memory"; "files", which is the same with every snapshot in files, however small, and
-    nothing inside the metadata; "rocksdb", or `ps.RocksDB(memory="1GB")`, for user state larger than memory.
+    `backend`: where state is kept: "memory"; "files", which is the same with every snapshot in files, even small ones,
+    and nothing inside the metadata; "rocksdb", or `ps.RocksDB(memory="1GB")`, for user state larger than memory.
     `tls`: certificates for the connections between machines, see `ps.TlsFiles`; None: not encrypted.
     `runtime`: all finer settings.
     """

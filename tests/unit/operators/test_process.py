@@ -24,6 +24,8 @@ from penstock.state.errors import UnstorableValue, UnsupportedType
 from penstock.state.tables import StateMismatch
 from penstock.state.timers import TimerKind
 
+pytestmark = pytest.mark.usefixtures("every_backend")
+
 INPUT = pa.schema([("user", pa.string()), ("amount", pa.int64())])
 OUTPUT = pa.schema([("user", pa.string()), ("total", pa.int64())])
 Records = list[tuple[str | None, int]]

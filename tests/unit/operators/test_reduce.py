@@ -27,6 +27,8 @@ from penstock.state.index import DictIndex, HashIndex
 from penstock.state.keys import KeyColumns
 from penstock.state.tables import StateMismatch
 
+pytestmark = pytest.mark.usefixtures("every_backend")
+
 SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64()), ("price", pa.float64()), ("day", pa.date32())])
 AGGREGATES = {
     "n": ps.count(),

@@ -11,11 +11,22 @@ import pyarrow as pa
 from penstock.core.barrier import Barrier, Mode
 from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
 from penstock.core.keygroups import range_of
+from penstock.core.settings import LayerSettings, RocksDBSettings
 from penstock.kernels.partition import partition
 from penstock.operators.base import Emitted, Operator, OperatorContext
 from penstock.state.parts import CapturedPart, PartKind, RestoredPart
 
 KEY_GROUPS = 16
+EAGER = LayerSettings(small=0)
+"""RocksDB is merged into at every snapshot, however little there is."""
+
+
+class Chosen:
+    """Where jobs keep their state that say nothing about it (see `tests/unit/conftest.py`)."""
+
+    rocksdb: RocksDBSettings | None = None
+
+
 BARRIER = Barrier(CheckpointId(1), Mode.ALIGNED)
 
 
@@ -54,6 +65,7 @@ class Job:
     parallelism: int = 1
     restored: Sequence[RestoredPart] = ()
     clock: ManualClock = field(default_factory=ManualClock)
+    rocksdb: RocksDBSettings | None = field(default_factory=lambda: Chosen.rocksdb)
 
     def __post_init__(self) -> None:
         self.subtasks = [self.make() for _ in range(self.parallelism)]
@@ -80,6 +92,8 @@ class Job:
             clock=self.clock,
             restored=parts,
             restored_checkpoint=CheckpointId(1) if parts else None,
+            layers=LayerSettings() if self.rocksdb is None else EAGER,
+            rocksdb=self.rocksdb,
         )
 
     def feed(self, *batches: pa.RecordBatch) -> Job:

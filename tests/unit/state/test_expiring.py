@@ -16,6 +16,8 @@ from penstock.state import declare as ps
 from penstock.state.tables import read_table
 from penstock.state.ttl import TTL
 
+pytestmark = pytest.mark.usefixtures("every_backend")
+
 INPUT = pa.schema([("user", pa.string()), ("do", pa.string()), ("amount", pa.int64())])
 OUTPUT = pa.schema([("seen", pa.string())])
 SECOND = 1000

@@ -13,6 +13,8 @@ from penstock.operators.keyed import KeyedContext, KeyedFunction
 from penstock.operators.process import ProcessOperator
 from penstock.state import declare as ps
 
+pytestmark = pytest.mark.usefixtures("every_backend")
+
 INPUT = pa.schema([("user", pa.string()), ("amount", pa.int64())])
 OUTPUT = pa.schema([("user", pa.string()), ("best", pa.int64()), ("mean", pa.float64()), ("distinct", pa.int64())])
 
