@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from penstock.core.handles import KeyGroupRange
 from penstock.kernels.partition import rows_by_group
-from penstock.state.keys import KeyColumns
+from penstock.state.keys import KEY_PREFIX, KeyColumns
 from penstock.state.parts import Buffer, RestoredPart
 
 FORMAT_VERSION = 1
@@ -204,7 +204,7 @@ def checked_header(part: RestoredPart, schema: pa.Schema, keys: KeyColumns) -> S
             "restore it with the version of Penstock that wrote it, or with a newer one"
         )
     header = msgspec.json.decode(metadata, type=StateHeader)
-    stored = [(field.name, field.type) for field in list(schema)[1 : 1 + len(keys.names)]]
+    stored = [(field.name, field.type) for field in schema if field.name.startswith(KEY_PREFIX)]
     declared = [(field.name, field.type) for field in keys.file_fields]
     if stored != declared:
         raise StateMismatch(
