@@ -75,13 +75,13 @@ class ProcessOperator(Operator):
         self._timers = Timers(self._columns, groups, total, context.layers)
         self._backend = backend_of(context, self._columns)
         self._closing.append(self._backend.close)
-        self._states = bind_states(self._function, context.clock.wall_ms)
-        self._expiring = [state for state in self._states if isinstance(state, ExpiringState)]
-        for state in self._states:
+        self.states = bind_states(self._function, context.clock.wall_ms)
+        self._expiring = [state for state in self.states if isinstance(state, ExpiringState)]
+        for state in self.states:
             self._backend.add(state)
         self._operator_states = OperatorStates(self._function)
-        self._load = _all_of([state.load for state in self._states])
-        self._store = _all_of([state.store for state in self._states])
+        self._load = _all_of([state.load for state in self.states])
+        self._store = _all_of([state.store for state in self.states])
         self._context = KeyedContext(context, self._columns, self._timers)
         self._restore(context)
         self._function.open(self._context)

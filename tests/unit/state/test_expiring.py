@@ -72,7 +72,7 @@ def do(running: Job, what: str, amount: int = 0, user: str = "a") -> tuple[Any, 
 def sizes(running: Job) -> list[int]:
     (operator,) = running.subtasks
     assert isinstance(operator, ProcessOperator)
-    return [len(state.map) for state in operator._states]
+    return [len(state.map) for state in operator.states]
 
 
 NOTHING = (None, [], [], {}, None, 0)

@@ -86,7 +86,7 @@ def test_a_cleared_key_has_nothing_folded_and_takes_no_room() -> None:
     assert answers(job)[-1] == ("a", None, None, 0)
     (operator,) = job.subtasks
     assert isinstance(operator, ProcessOperator)
-    assert [dict(state.map.items()) for state in operator._states] == [{}, {}, {}]
+    assert [dict(state.map.items()) for state in operator.states] == [{}, {}, {}]
 
 
 def test_folding_functions_ship_to_workers() -> None:

@@ -151,9 +151,11 @@ class RocksMap:
 
     def prefetch(self, keys: Collection[Hashable]) -> None:
         """Reads what the database has of these keys, all at once; forgets what was read before."""
-        layers = (self.live, *self._frozen)
+        missing = set(keys)
+        for layer in (self.live, *self._frozen):
+            missing = missing.difference(layer)
         self._fetched = {}
-        self._fetch([key for key in keys if not any(key in layer for layer in layers)])
+        self._fetch(list(missing))
 
     def _from_database(self, key: Hashable) -> Any:
         if key not in self._fetched:
