@@ -79,8 +79,8 @@ class Filled:
     full_bytes: int
     """What the files of the last checkpoint but two hold."""
     delta_bytes: list[int]
-    """Written by the checkpoint after the change, and by the one after that: the changes, then the files that they
-    were merged into."""
+    """Written by the checkpoint after the change, and by the one right after that: the changes, then what they were
+    merged into, if that was done by then."""
     handles: list[PartHandle]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.state.cells import NULL, cells_of
@@ -44,6 +44,7 @@ COLUMNS: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 @pytest.mark.parametrize("kind", COLUMNS, ids=str)
 @given(data=st.data())
+@settings(max_examples=25)
 def test_a_column_comes_back_from_its_cells_wherever_it_was_cut(kind: pa.DataType, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.none() | COLUMNS[kind], max_size=8))
     start = data.draw(st.integers(0, len(values)))
