@@ -10,6 +10,7 @@ import pytest
 from tests.unit.state.harness import Chosen
 
 from penstock.core.settings import RocksDBSettings
+from penstock.state.rocks import map as rocks_map
 from penstock.state.rocks.memory import Share
 
 
@@ -28,6 +29,7 @@ def every_backend(request: pytest.FixtureRequest, rocks_directory: str) -> Itera
         return
     patch = pytest.MonkeyPatch()
     patch.setattr(Share, "_FIRST", 2)
+    patch.setattr(rocks_map, "WORTH_MERGING", 0)
     patch.setattr(Chosen, "rocksdb", RocksDBSettings(16 << 20, rocks_directory))
     yield request.param
     patch.undo()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from penstock.api.backends import RocksDB, with_backend
 from penstock.api.checkpoints import Checkpoints
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from penstock.connectors.base import Source
     from penstock.runtime.network.tls import TlsFiles
-    from penstock.spark.job import Job, JobResult
+    from penstock.runtime.outcome import JobResult
+    from penstock.spark.job import Job
 
 
 _captured: ContextVar[list[Pipeline] | None] = ContextVar("captured", default=None)
@@ -62,11 +63,13 @@ class Pipeline:
     `checkpoints`: None runs without any: after a failure the job begins from scratch.
     `spark`: the session to run on; None starts an embedded local one.
     `restart`: what to do after a failure, see `ps.restart`; None for the default, exponential delays.
-    `key_groups`: into how many groups keys are divided, the highest parallelism that keyed state can ever have; fixed
-    for its life.
+    `key_groups`: into how many groups keys are divided, the highest parallelism that keyed state can ever have; it can
+    only be raised, and only offline (`penstock rehash`).
     `spares`: workers that wait idle to take over from a lost one.
     `backend`: where state is kept: "memory"; "files", which is the same with every snapshot in files, even small ones,
     and nothing inside the metadata; "rocksdb", or `ps.RocksDB(memory="1GB")`, for user state larger than memory.
+    `local_copies`: whether workers keep copies of what they write for checkpoints on their own disk, and restore from
+    there what they need; "auto": if the checkpoint directory is not on a local disk.
     `tls`: certificates for the connections between machines, see `ps.TlsFiles`; None: not encrypted.
     `runtime`: all finer settings.
     """
@@ -82,6 +85,7 @@ class Pipeline:
         key_groups: int = 128,
         spares: int = 0,
         backend: str | RocksDB = "memory",
+        local_copies: bool | Literal["auto"] = "auto",
         tls: TlsFiles | None = None,
         runtime: RuntimeSettings | None = None,
     ) -> None:
@@ -89,7 +93,11 @@ class Pipeline:
         _check_objects(checkpoints, restart, runtime)
         self._plan = Plan(name, parallelism, key_groups)
         self._checkpoints, self._spark, self._restart, self._tls = checkpoints, spark, restart, tls
+        if not isinstance(local_copies, bool) and local_copies != "auto":
+            raise PipelineError(f'local_copies={local_copies!r} must be True, False or "auto"')
         self._runtime = with_backend(replace(runtime or RuntimeSettings(), spares=spares), backend)
+        if local_copies != "auto":
+            self._runtime = replace(self._runtime, local_copies=local_copies)
         self._warned = False
 
     @property

@@ -1,7 +1,7 @@
 """User state in RocksDB that is several times as large as the memory it may use, in one subtask.
 
 Two fresh processes, with the production operator, encoder and local files. The first fills the state, with checkpoints
-as it goes, changes some of it and takes two more. The second restores the last one and compares every entry with what
+as it goes, changes some of it and takes one more. The second restores the last one and compares every entry with what
 it must be, which is computed from the key alone. The parent watches the resident memory of both.
 """
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,18 +22,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.barrier import Barrier, Mode
+from penstock.core.barrier import Purpose
 from penstock.core.handles import KeyGroupRange, PartHandle
 from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
-from penstock.core.settings import RocksDBSettings
+from penstock.core.settings import LayerSettings, RocksDBSettings
 from penstock.kernels.hashing import mix
 from penstock.operators.base import Emitted, OperatorContext
 from penstock.operators.keyed import KeyedContext, KeyedFunction
 from penstock.operators.process import ProcessOperator
 from penstock.runtime.clock import SystemClock
-from penstock.runtime.layering import Layers
+from penstock.runtime.ports import WriteId
+from penstock.runtime.statelog import StateLog
 from penstock.state import declare
-from penstock.state.parts import RestoredPart
+from penstock.state.parts import CapturedPart, RestoredPart
+from penstock.store.files import Files
+from penstock.store.layout import checkpoint_directory
 from penstock.store.local import LocalFiles
 from penstock.store.parts import restored, write_parts
 
@@ -77,10 +80,9 @@ class Filled:
     sync_ms: list[float]
     """Of every checkpoint."""
     full_bytes: int
-    """What the files of the last checkpoint but two hold."""
-    delta_bytes: list[int]
-    """Written by the checkpoint after the change, and by the one right after that: the changes, then what they were
-    merged into, if that was done by then."""
+    """Of all that the last checkpoint but one consists of."""
+    delta_bytes: int
+    """Written by the checkpoint after the change."""
     handles: list[PartHandle]
 
 
@@ -101,9 +103,8 @@ class Figures:
     longest_sync_ms: float
     full_bytes: int
     changed_share: float
-    delta_bytes: list[int]
+    delta_bytes: int
     delta_share_of_full: float
-    """Of the checkpoint right after the change."""
     recovery_s: float
     entries_wrong: int
     entries_recovered: int
@@ -129,12 +130,47 @@ def changed_keys(job: Job) -> Keys:
 
 
 # ---- the first process ----
+class _Writer:
+    """Implements `SnapshotWriter`; what is to be written waits until it is called for."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._waiting: list[tuple[WriteId, Mapping[Uid, Sequence[CapturedPart]]]] = []
+
+    def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
+        self._waiting.append((write, parts))
+
+    def skip(self, write: WriteId) -> None:
+        """Nobody shares a file."""
+
+    def drop(self, write: WriteId) -> None:
+        self._files.delete(_path(write))
+
+    def finish(self, log: StateLog) -> int:
+        """Writes everything; returns the bytes."""
+        size = 0
+        while self._waiting:
+            write, parts = self._waiting.pop(0)
+            handles = write_parts(self._files, _path(write), parts)
+            log.written(write, handles, 0.0)
+            size += sum(handle.length for handle in handles)
+        return size
+
+
+def _path(write: WriteId) -> str:
+    return f"{checkpoint_directory(write.checkpoint)}/{write.ticket}.data"
+
+
 class _Filling:
     def __init__(self, job: Job) -> None:
-        self._files, self._layers, self._number = LocalFiles(job.directory), Layers(), 0
+        self._writer = _Writer(LocalFiles(job.directory))
+        self._log = StateLog(LayerSettings(), self._writer)
         self._operator = _opened(job)
-        self._out = Emitted()
+        for state in self._operator.logged():
+            self._log.add(_UID, state, (), CheckpointId(0))
+        self._out, self._number = Emitted(), 0
         self.sync_ms: list[float] = []
+        self.written: list[int] = []
 
     def feed(self, keys: Keys, version: int) -> None:
         for start in range(0, len(keys), _BATCH):
@@ -146,17 +182,15 @@ class _Filling:
             self._operator.process(batch, 0, self._out)
 
     def checkpoint(self) -> list[PartHandle]:
-        """All parts of one more checkpoint; new ones have no origin."""
-        base = CheckpointId(self._number) if self._number else None
+        """All parts of one more complete checkpoint."""
         self._number += 1
         checkpoint = CheckpointId(self._number)
         began = time.perf_counter()
-        snapshot = self._operator.snapshot(Barrier(checkpoint, Mode.ALIGNED, base=base))
+        captured = self._log.capture(checkpoint, Purpose.CHECKPOINT, {})
         self.sync_ms.append((time.perf_counter() - began) * 1000.0)
-        parts, below = self._layers.below({_UID: snapshot.parts}, {_UID: snapshot.unchanged})
-        handles = write_parts(self._files, f"checkpoints/{checkpoint}/data", parts)
-        self._layers.remember(checkpoint, [*below, *handles])
-        return [*below, *handles]
+        self.written.append(self._writer.finish(self._log))
+        self._log.complete(checkpoint)
+        return captured.handles(checkpoint)
 
 
 def fill(job: Job) -> Filled:
@@ -168,18 +202,15 @@ def fill(job: Job) -> Filled:
     took = time.perf_counter() - began
     full = sum(handle.length for handle in handles)
     filling.feed(changed_keys(job), version=1)
-    first = filling.checkpoint()
-    filling.feed(np.array([0]), version=1 if 0 in changed_keys(job) else 0)
-    second = filling.checkpoint()
-    deltas = [sum(handle.length for handle in handles if handle.origin is None) for handles in (first, second)]
-    number = CheckpointId(_CHECKPOINTS + 2)
-    return Filled(took, filling.sync_ms, full, deltas, [handle.seen_from_later(number) for handle in second])
+    handles = filling.checkpoint()
+    return Filled(took, filling.sync_ms, full, filling.written[-1], handles)
 
 
 # ---- the second process ----
 def recover(job: Job, handles: Sequence[PartHandle]) -> Recovered:
     files = LocalFiles(job.directory)
-    parts = [restored(files, f"checkpoints/{handle.origin}", 0, handle)[1] for handle in handles]
+    directory = checkpoint_directory(CheckpointId(_CHECKPOINTS + 1))
+    parts = [restored(files, directory, 0, handle)[1] for handle in handles]
     began = time.perf_counter()
     operator = _opened(job, parts)
     took = time.perf_counter() - began
@@ -233,7 +264,7 @@ def measure(memory: int, times: float, changed: float, *, say: Say | None = None
         full_bytes=filled.full_bytes,
         changed_share=changed,
         delta_bytes=filled.delta_bytes,
-        delta_share_of_full=filled.delta_bytes[0] / filled.full_bytes,
+        delta_share_of_full=filled.delta_bytes / filled.full_bytes,
         recovery_s=recovered.seconds,
         entries_wrong=recovered.wrong,
         entries_recovered=recovered.entries,
@@ -292,9 +323,8 @@ def table(figures: Figures) -> str:
             f"filled at          {figures.fill_rows_per_s:,.0f} rows/s, sync at most {figures.longest_sync_ms:.1f} ms",
             f"peak memory        {figures.fill_peak_rss / mb:,.0f} MB filling, {figures.recovery_peak_rss / mb:,.0f} MB"
             f" recovering: {'within' if figures.within_limit else 'BEYOND'} the limit + {ALLOWANCE / mb:,.0f} MB",
-            f"{figures.changed_share:.0%} of keys changed  {figures.delta_bytes[0] / mb:,.1f} MB"
-            f" ({figures.delta_share_of_full:.1%} of {figures.full_bytes / mb:,.0f} MB), then"
-            f" {figures.delta_bytes[1] / mb:,.1f} MB",
+            f"{figures.changed_share:.0%} of keys changed  {figures.delta_bytes / mb:,.1f} MB written"
+            f" ({figures.delta_share_of_full:.1%} of {figures.full_bytes / mb:,.0f} MB)",
             f"recovered in       {figures.recovery_s:.2f} s: {figures.entries_recovered:,} entries,"
             f" {figures.entries_wrong} wrong",
         ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from penstock.core.handles import PartHandle, PartKind, state_of
+from penstock.core.handles import PartHandle, PartKind
 from penstock.core.ids import Uid
 from penstock.core.record import CheckpointRecord, GraphRecord, OperatorRecord
 
@@ -53,7 +53,7 @@ def without(record: CheckpointRecord, dropped: Sequence[DroppedState]) -> Checkp
     gone = {(one.uid, one.state) for one in dropped}
 
     def stays(handle: PartHandle) -> bool:
-        lost = (handle.uid, None) in gone or (handle.uid, state_of(handle.name)) in gone
+        lost = (handle.uid, None) in gone or (handle.uid, handle.name) in gone
         return handle.kind in _CHANNELS or not lost
 
     subtasks = tuple(

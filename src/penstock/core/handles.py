@@ -24,12 +24,6 @@ class PartKind(StrEnum):
     """Records in flight that a sender had not sent."""
 
 
-def state_of(part: str) -> str:
-    """The state that a part belongs to, by the part's name. What one state needs several parts for is named
-    `<state>#<what>`; a name that begins with `#` is nobody's state."""
-    return part.partition("#")[0] or part
-
-
 @dataclass(frozen=True, slots=True)
 class KeyGroupRange:
     """Key groups `start <= group < end`."""
@@ -63,6 +57,8 @@ class PartHandle:
     origin: CheckpointId | None = None
     inline: bytes | None = None
     """The bytes themselves, if there are few: then there is no file, and `path` is empty."""
+    piece: str = ""
+    """Which piece of the layer this is, where a layer consists of several that later ones may name again."""
 
     def seen_from_later(self, written_for: CheckpointId) -> PartHandle:
         """As a later checkpoint names it; `written_for` is the one that this handle belongs to."""

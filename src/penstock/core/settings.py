@@ -39,19 +39,30 @@ class InFlightSettings:
 
 @dataclass(frozen=True, slots=True)
 class LayerSettings:
-    """When a checkpoint writes only what changed in a state. A chain of layers that grows beyond these bounds is
-    replaced by the whole state."""
+    """When a checkpoint writes only what changed in a state. A chain of layers that has grown beyond these bounds is
+    replaced by the whole state, which is written in the background."""
 
     incremental: bool = True
     most: int = 16
     """Layers of one state, its base included: a restore reads them all."""
     share: float = 0.5
-    """What the layers on top of the base may hold, of the whole state's entries."""
+    """What the layers on top of the base may hold, of the base's bytes."""
+    worth: float = 0.5
+    """Of a state's entries: changes to more of them than this are not worth a layer, the whole is written instead."""
     small: int = 2_048
     """States of fewer entries are written whole: one small piece is better than many."""
     inline: int = 16 << 10
     """Bytes. What a subtask writes at once goes into the checkpoint's metadata, not into a file of its own, if it is no
     more than this: many small operators make no files at all."""
+    changelog: bool = False
+    """Whether changes are also written between two checkpoints."""
+    flush_every: float = 0.2
+    """Seconds from one such write to the next."""
+    shared: int = 1 << 20
+    """Bytes. What a subtask writes at once goes into a file that it shares with the other subtasks of its worker, if it
+    is no more than this."""
+    wait_for_others: float = 1.0
+    """How long such a write waits at most until all others of the worker have come to the same checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,5 +95,10 @@ class RuntimeSettings:
     deploy_timeout: float = 60.0
     registration_timeout: float = 120.0
     spares: int = 0
+    local_copies: bool | None = None
+    """Whether workers keep copies of what they write on their own disk and restore from there. None: if the checkpoint
+    directory is not on a local disk."""
+    local_directory: str | None = None
+    """Where on the workers' hosts copies are kept; None: in the system's directory for temporary files."""
     allow_dropped_state: bool = False
     """Whether state in a checkpoint that the graph has no place for may be dropped by a restore."""

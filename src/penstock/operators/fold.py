@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.core.barrier import Barrier
 from penstock.core.ids import Uid
 from penstock.operators.base import Collector, Operator, OperatorContext
 from penstock.operators.keyed import Row, row_type, rows_of, shown
@@ -21,7 +20,7 @@ from penstock.state.backend import backend_of
 from penstock.state.evolution import Decoder, Evolution
 from penstock.state.keys import KeyColumns
 from penstock.state.kinds import KeyedState
-from penstock.state.parts import OperatorSnapshot
+from penstock.state.parts import LoggedState
 from penstock.state.schema import Description
 from penstock.state.tables import StateMismatch
 
@@ -47,7 +46,7 @@ class FoldOperator(Operator):
         self._backend = backend_of(context, self._columns)
         self._closing.append(self._backend.close)
         self._backend.add(self._rows)
-        self._backend.restore(context.restored, context.base)
+        self._backend.restore(context.restored)
 
     def close(self) -> None:
         while self._closing:
@@ -80,8 +79,8 @@ class FoldOperator(Operator):
             batch_of([result], self._schema)  # says what is wrong with it
         return self._row_type(*map(result.__getitem__, self._schema.names))
 
-    def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
-        return self._backend.capture(barrier)
+    def logged(self) -> Sequence[LoggedState]:
+        return self._backend.logs
 
 
 class RowsState(KeyedState):

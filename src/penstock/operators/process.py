@@ -37,7 +37,7 @@ from penstock.state.backend import backend_of
 from penstock.state.expiring import ExpiringState
 from penstock.state.keys import KeyColumns
 from penstock.state.operator_state import OperatorStates
-from penstock.state.parts import CapturedPart, OperatorSnapshot, PartKind, RestoredPart
+from penstock.state.parts import CapturedPart, LoggedState, OperatorSnapshot, PartKind, RestoredPart
 from penstock.state.timers import PART_NAME as TIMERS_PART
 from penstock.state.timers import TimerKind, TimerQueue, Timers
 
@@ -72,7 +72,7 @@ class ProcessOperator(Operator):
     def open(self, context: OperatorContext) -> None:
         self._parallelism = context.parallelism
         groups, total = context.key_groups, context.total_key_groups
-        self._timers = Timers(self._columns, groups, total, context.layers)
+        self._timers = Timers(self._columns, groups, total)
         self._backend = backend_of(context, self._columns)
         self._closing.append(self._backend.close)
         self.states = bind_states(self._function, context.clock.wall_ms)
@@ -90,10 +90,10 @@ class ProcessOperator(Operator):
     def _restore(self, context: OperatorContext) -> None:
         own = {TIMERS_PART, _TIME_PART}
         states = [part for part in context.restored if part.name not in own]
-        self._backend.restore([part for part in states if part.kind is PartKind.KEYED], context.base)
+        self._backend.restore([part for part in states if part.kind is PartKind.KEYED])
         operator_parts = [part for part in states if part.kind is not PartKind.KEYED]
         self._operator_states.restore(context.uid, operator_parts, context.subtask, context.parallelism)
-        self._timers.restore([part for part in context.restored if part.name == TIMERS_PART], context.base)
+        self._timers.restore([part for part in context.restored if part.name == TIMERS_PART])
         times = {part.subtask: part for part in context.restored if part.name == _TIME_PART}
         if times:
             self._context.watermark = _restored_watermark(times, context)
@@ -223,10 +223,11 @@ class ProcessOperator(Operator):
     # ---- snapshots ----
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
         time = _TIME.pack(_TIME_VERSION, self._parallelism, self._context.watermark)
-        states, timers = self._backend.capture(barrier), self._timers.capture(barrier)
         watermark = CapturedPart(_TIME_PART, PartKind.UNION, lambda: (time,))
-        parts = (*states.parts, *timers.parts, watermark, *self._operator_states.capture(self._parallelism))
-        return OperatorSnapshot(parts, unchanged=(*states.unchanged, *timers.unchanged))
+        return OperatorSnapshot((watermark, *self._operator_states.capture(self._parallelism)))
+
+    def logged(self) -> Sequence[LoggedState]:
+        return (*self._backend.logs, self._timers.log)
 
 
 def _all_of(calls: Sequence[Callable[[Hashable], None]]) -> Callable[[Hashable], None]:
@@ -242,7 +243,7 @@ def _all_of(calls: Sequence[Callable[[Hashable], None]]) -> Callable[[Hashable],
 
 
 def _restored_watermark(parts: dict[int, RestoredPart], context: OperatorContext) -> int:
-    """The subtask's own event time; at another parallelism, where keys of several old subtasks meet, the lowest."""
+    """The subtask's own event time; where keys of several old subtasks meet, the lowest."""
     stored: dict[int, tuple[Any, ...]] = {subtask: _TIME.unpack(part.read()) for subtask, part in parts.items()}
     for version, _, _ in stored.values():
         if version != _TIME_VERSION:
@@ -251,6 +252,6 @@ def _restored_watermark(parts: dict[int, RestoredPart], context: OperatorContext
                 f"version {_TIME_VERSION}: restore it with the version of Penstock that wrote it, or with a newer one"
             )
     own = stored.get(context.subtask)
-    if own is not None and own[1] == context.parallelism:
+    if own is not None and own[1] == context.parallelism and context.same_share:
         return int(own[2])
     return min(watermark for _, _, watermark in stored.values())

@@ -22,8 +22,8 @@ from penstock.core.instructions import (
     SendTrigger,
     WriteRecord,
 )
-from penstock.core.lifecycle import Failure
 from penstock.core.moments import Moment
+from penstock.core.orders import Failure
 from penstock.core.plan import Topology
 from penstock.core.record import CheckpointRecord, GraphRecord
 from penstock.core.requests import RequestId
@@ -87,7 +87,9 @@ class Checkpointing:
         self._clock, self._events = clock, events
         newest = claim.newest.checkpoint if claim.newest else None
         self.coordinator = CheckpointCoordinator(topology, graph, settings, claim.generation, claim.next_id, newest)
-        self.housekeeping = Housekeeping(store, background, events.fenced, lambda: self.coordinator.bases)
+        self.housekeeping = Housekeeping(
+            store, background, events.fenced, lambda: (self.coordinator.bases, self.coordinator.oldest_writer)
+        )
         self._records = RecordWriter(store, background, clock, self)
         self._answers: dict[RequestId, Answer] = {}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.core.barrier import Barrier
 from penstock.core.causes import Cause
@@ -56,20 +56,30 @@ class Complete:
     checkpoint: CheckpointId
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The snapshot writer is done with what `SnapshotWriter.write` got under this ticket."""
+class WriteId(NamedTuple):
+    """What a task gives to its snapshot writer at once: the file goes into the directory of that checkpoint."""
 
     checkpoint: CheckpointId
     ticket: int
+
+
+STATE, CHANNELS, REWRITE, FIRST_FLUSH = 0, 1, 2, 3
+"""Tickets: state and records in flight of a snapshot, of which each subtask has one of each at most; a state that is
+rewritten in the background; changes that are written before the next barrier, numbered on from here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What `SnapshotWriter.write` got is durable."""
+
+    write: WriteId
     handles: Sequence[PartHandle]
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class WriteFailed:
-    checkpoint: CheckpointId
-    ticket: int
+    write: WriteId
     error: str
 
 
@@ -102,10 +112,15 @@ class SnapshotWriter(Protocol):
     """Encodes and writes captured parts off the task's thread, and answers with `Written` or `WriteFailed` in the
     mailbox."""
 
-    def write(self, checkpoint: CheckpointId, ticket: int, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None: ...
+    def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None: ...
 
-    def discard(self, checkpoint: CheckpointId) -> None:
-        """The checkpoint is aborted: stop writing for it and remove what was written."""
+    def skip(self, write: WriteId) -> None:
+        """There is nothing to write there, and no answer is expected: others need not wait for it."""
+        ...
+
+    def drop(self, write: WriteId) -> None:
+        """Nobody will ever name what was written there: it need not be written any more, or is removed. No answer
+        follows."""
         ...
 
 

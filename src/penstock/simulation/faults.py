@@ -155,8 +155,8 @@ _REACH = {
     Point.ACK_SENT: 10,
     Point.ACK_DELIVERED: 10,
     Point.BARRIER: 15,
-    Point.DATA: 10,
-    Point.DATA_DONE: 10,
+    Point.DATA: 5,
+    Point.DATA_DONE: 5,
     Point.SINK: 6,
 }
 """How often a point is reached between two checkpoints or so; points that are not named, a few times."""
@@ -189,6 +189,15 @@ def _random_fault(random: Random, kinds: Sequence[_Kind]) -> Fault:
     action, _, points = random.choices(kinds, [weight for _, weight, _ in kinds])[0]
     point = random.choice(points)
     return Fault(point, random.randint(1, _REACH.get(point, 3)), action, random.choice((0, 1, 1, 1, 2)))
+
+
+def random_write_errors(random: Random) -> tuple[Fault, ...]:
+    """Some writes of state fail, and later a worker is lost: then it shows whether what was written fits together."""
+    errors = [
+        Fault(Point.DATA, random.randint(1, 6), Action.STORE_ERROR, random.randint(0, 3))
+        for _ in range(random.randint(1, 4))
+    ]
+    return (*errors, Fault(Point.STEP, random.randint(1, 60), Action.KILL_WORKER, random.randint(2, 5)))
 
 
 class FaultPlan:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.core.barrier import Barrier
-from penstock.core.ids import CheckpointId
 from penstock.state.keyed import KeyedBackend
 from penstock.state.keys import KeyColumns
 from penstock.state.kinds import KeyedState
-from penstock.state.parts import OperatorSnapshot, RestoredPart
+from penstock.state.parts import LoggedState, RestoredPart
 from penstock.state.rocks.memory import check_installed
 
 if TYPE_CHECKING:
@@ -27,9 +25,14 @@ class Backend(Protocol):
         """Before anything else: this state is kept here."""
         ...
 
-    def restore(self, parts: Sequence[RestoredPart], base: CheckpointId | None) -> None:
-        """Once, before there are any entries. `parts` lower layers first, of any backend. `base`: the checkpoint that
-        they come from, if later snapshots may be built upon it."""
+    @property
+    def logs(self) -> Sequence[LoggedState]:
+        """How the states can be captured."""
+        ...
+
+    def restore(self, parts: Sequence[RestoredPart]) -> None:
+        """Once, before there are any entries. Lower layers first, of any backend. A stored state that is not declared
+        any more is refused, not dropped."""
         ...
 
     def prefetch(self, keys: Collection[Hashable]) -> None:
@@ -38,10 +41,6 @@ class Backend(Protocol):
 
     def settle(self) -> None:
         """Between batches: time for work that has to be done now and then."""
-        ...
-
-    def capture(self, barrier: Barrier) -> OperatorSnapshot:
-        """All states as they are; quickly."""
         ...
 
     def close(self) -> None:
@@ -53,8 +52,8 @@ def backend_of(context: OperatorContext, keys: KeyColumns) -> Backend:
     """The backend that the pipeline chose."""
     groups, total = context.key_groups, context.total_key_groups
     if context.rocksdb is None:
-        return KeyedBackend(context.uid, keys, groups, total, context.layers)
+        return KeyedBackend(context.uid, keys, groups, total)
     check_installed()
     from penstock.state.rocks.backend import RocksBackend  # loads RocksDB
 
-    return RocksBackend(context.uid, context.subtask, keys, groups, total, context.layers, context.rocksdb)
+    return RocksBackend(context.uid, context.subtask, keys, groups, total, context.rocksdb)

@@ -14,10 +14,10 @@ import pyarrow as pa
 from penstock.core.handles import KeyGroupRange
 from penstock.core.ids import Uid
 from penstock.state.codec import CHUNK
-from penstock.state.deltas import present_and_gone
 from penstock.state.errors import UnstorableValue
 from penstock.state.keys import KeyColumns
 from penstock.state.kinds import Cleaner, KeyedState
+from penstock.state.maplog import present_and_gone
 from penstock.state.parts import Buffer, RestoredPart
 from penstock.state.schema import show
 from penstock.state.tables import encode_table, key_columns_of, present_and_removed, read_table

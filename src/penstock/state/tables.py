@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.handles import KeyGroupRange
+from penstock.kernels.gathering import taken
 from penstock.kernels.partition import rows_by_group
 from penstock.state.keys import KEY_PREFIX, KeyColumns
 from penstock.state.parts import Buffer, RestoredPart
@@ -69,8 +70,7 @@ def encode_table(
     arrays = [values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values for values in columns.values()]
 
     def of_rows(rows: Rows) -> list[pa.Array]:
-        taken = pa.array(rows)
-        return [array.take(taken) for array in arrays]
+        return [taken(array, rows) for array in arrays]
 
     return encode_rows(kind, name, description, keys, total_groups, key_columns, types, of_rows)
 
@@ -92,7 +92,7 @@ def encode_rows(
         for start in range(0, len(key_columns[0]), _ROWS_PER_BATCH):
             key = [column.slice(start, _ROWS_PER_BATCH) for column in key_columns]
             rows, groups = rows_by_group(keys.hashes(key), total_groups)
-            key = [column.take(pa.array(rows)) for column in key]
+            key = [taken(column, rows) for column in key]
             yield [pa.array(groups), *key, *of_rows(rows + np.int32(start))]
 
     return _written(table_schema(kind, name, description, keys, types), batches())
@@ -107,8 +107,7 @@ def encode_batches(
     def ordered() -> Iterator[list[pa.Array]]:
         for columns in batches:
             rows, groups = rows_by_group(keys.hashes(list(columns[: len(keys.names)])), total_groups)
-            taken = pa.array(rows)
-            yield [pa.array(groups), *(column.take(taken) for column in columns)]
+            yield [pa.array(groups), *(taken(column, rows) for column in columns)]
 
     return _written(schema, ordered())
 
@@ -203,15 +202,14 @@ def checked_header(part: RestoredPart, schema: pa.Schema, keys: KeyColumns) -> S
             f"the state {part.name!r} is stored in format {version}, but this Penstock reads format {FORMAT_VERSION}: "
             "restore it with the version of Penstock that wrote it, or with a newer one"
         )
-    header = msgspec.json.decode(metadata, type=StateHeader)
     stored = [(field.name, field.type) for field in schema if field.name.startswith(KEY_PREFIX)]
     declared = [(field.name, field.type) for field in keys.file_fields]
     if stored != declared:
         raise StateMismatch(
-            f"the state {header.name!r} was stored under the key {_shown(stored)}, but the program keys the stream by "
+            f"the state {part.name!r} was stored under the key {_shown(stored)}, but the program keys the stream by "
             f"{_shown(declared)}: key it as before, or give the operator another uid to start with empty state"
         )
-    return header
+    return msgspec.json.decode(metadata, type=StateHeader)
 
 
 def _shown(columns: list[tuple[str, pa.DataType]]) -> str:

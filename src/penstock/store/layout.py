@@ -3,6 +3,7 @@
     penstock.json                                                   whose directory this is
     log/0000000001.json                                             the log of claims and completions
     checkpoints/<id>/g<generation>-a<attempt>-<chain>-<index>-<ticket>.data
+    checkpoints/<id>/g<generation>-a<attempt>.w<slot>-<ticket>-<number>.data   shared by the subtasks of a worker
     checkpoints/<id>/g<generation>-adopted-<number>.data            of one that began elsewhere (see savepoints)
     checkpoints/<id>/g<generation>.committables                     only if there are any
     checkpoints/<id>/g<generation>.json                             the metadata
@@ -26,7 +27,7 @@ CHECKPOINTS = "checkpoints"
 STATISTICS = "statistics"
 
 _LOG_ENTRY = re.compile(r"log/(\d{10,})\.json")
-_CHECKPOINT_FILE = re.compile(r"checkpoints/(\d+)/(g(\d+)[-.].+)")
+_CHECKPOINT_FILE = re.compile(r"checkpoints/(\d+)/g(\d+)(?:-a(\d+)[-.].+|[-.].+)")
 _STATISTICS_FILE = re.compile(r"statistics/g(\d+)-(\d+)\.jsonl")
 _LONGEST_CHAIN = 100
 
@@ -45,10 +46,13 @@ def checkpoint_directory(checkpoint: CheckpointId) -> str:
     return f"{CHECKPOINTS}/{checkpoint}"
 
 
-def checkpoint_file(path: str) -> tuple[CheckpointId, Generation] | None:
-    """Whose file it is; None for a file that Penstock did not write."""
+def checkpoint_file(path: str) -> tuple[CheckpointId, Generation, Attempt | None] | None:
+    """Whose file it is, with the attempt where a subtask wrote it; None for a file that Penstock did not write."""
     match = _CHECKPOINT_FILE.fullmatch(path)
-    return (CheckpointId(int(match[1])), Generation(int(match[3]))) if match else None
+    if match is None:
+        return None
+    attempt = None if match[3] is None else Attempt(int(match[3]))
+    return CheckpointId(int(match[1])), Generation(int(match[2])), attempt
 
 
 def data_path(
@@ -56,6 +60,13 @@ def data_path(
 ) -> str:
     name = f"g{generation}-a{attempt}-{_safe(subtask.chain)}-{subtask.index}-{ticket}.data"
     return f"{checkpoint_directory(checkpoint)}/{name}"
+
+
+def shared_path(
+    checkpoint: CheckpointId, generation: Generation, attempt: Attempt, slot: int, ticket: int, number: int
+) -> str:
+    """Of the n-th file that the subtasks of the worker in a slot share. No `data_path` has a dot there."""
+    return f"{checkpoint_directory(checkpoint)}/g{generation}-a{attempt}.w{slot}-{ticket}-{number}.data"
 
 
 def part_path(directory: str, handle: PartHandle) -> str:

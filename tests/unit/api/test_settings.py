@@ -90,6 +90,14 @@ def test_a_bad_pipeline_setting_is_refused_where_it_is_written(options, message)
 
 
 @pytest.mark.parametrize(
+    ("said", "finer", "meant"), [("auto", None, None), ("auto", True, True), (True, None, True), (False, True, False)]
+)
+def test_local_copies_are_as_the_pipeline_says_or_else_as_the_finer_settings_do(said, finer, meant):
+    pipeline = ps.Pipeline("orders", local_copies=said, runtime=ps.RuntimeSettings(local_copies=finer))
+    assert pipeline._runtime.local_copies is meant
+
+
+@pytest.mark.parametrize(
     ("memory", "expected"), [("256MB", 256 << 20), ("1.5 GB", 3 << 29), ("64MiB", 64 << 20), (1 << 30, 1 << 30)]
 )
 def test_the_memory_of_rocksdb_is_written_as_a_size(memory, expected):

@@ -9,16 +9,14 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.core.barrier import Barrier, Mode
-from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
+from penstock.core.ids import Attempt, CheckpointId, Cut, Generation, Uid
 from penstock.core.keygroups import range_of
-from penstock.core.settings import LayerSettings, RocksDBSettings
+from penstock.core.settings import RocksDBSettings
 from penstock.kernels.partition import partition
 from penstock.operators.base import Emitted, Operator, OperatorContext
 from penstock.state.parts import CapturedPart, PartKind, RestoredPart
 
 KEY_GROUPS = 16
-EAGER = LayerSettings(small=0)
-"""RocksDB is merged into at every snapshot, however little there is."""
 
 
 class Chosen:
@@ -28,6 +26,7 @@ class Chosen:
 
 
 BARRIER = Barrier(CheckpointId(1), Mode.ALIGNED)
+CUT = Cut(1)
 
 
 @dataclass
@@ -53,7 +52,9 @@ class Captured:
 
     def _written(self, part: CapturedPart) -> RestoredPart:
         content = b"".join(part.encode())
-        return RestoredPart(part.name, part.kind, self.subtask, lambda: memoryview(content), part.key_groups)
+        return RestoredPart(
+            part.name, part.kind, self.subtask, lambda: memoryview(content), part.key_groups, piece=part.piece
+        )
 
 
 @dataclass
@@ -92,7 +93,6 @@ class Job:
             clock=self.clock,
             restored=parts,
             restored_checkpoint=CheckpointId(1) if parts else None,
-            layers=LayerSettings() if self.rocksdb is None else EAGER,
             rocksdb=self.rocksdb,
         )
 
@@ -117,7 +117,8 @@ class Job:
         return self
 
     def capture(self) -> list[Captured]:
-        return [Captured(index, operator.snapshot(BARRIER).parts) for index, operator in enumerate(self.subtasks)]
+        """In the backend's own form."""
+        return [Captured(index, captured(operator, portable=False)) for index, operator in enumerate(self.subtasks)]
 
     def snapshot(self) -> list[RestoredPart]:
         return written(self.capture())
@@ -128,6 +129,18 @@ class Job:
         for out in self.out:
             out.batches.clear()
         return rows
+
+
+def captured(operator: Operator, cut: Cut = CUT, portable: bool = True) -> list[CapturedPart]:
+    """Everything that the operator would store, whole."""
+    parts = list(operator.snapshot(BARRIER).parts)
+    for state in operator.logged():
+        state.mark(cut, cut)
+        parts += [
+            CapturedPart(state.name, PartKind.KEYED, piece.encode, state.key_groups, piece=piece.name)
+            for piece in state.whole(portable)
+        ]
+    return parts
 
 
 def written(captured: Sequence[Captured]) -> list[RestoredPart]:

@@ -8,6 +8,7 @@ away later, and costs no copy.
 from __future__ import annotations
 
 import shutil
+import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,9 +29,18 @@ Record = tuple[bytes, bytes]
 class Database:
     """Open for reading and writing. Any thread may use it; one at a time writes."""
 
-    def __init__(self, workdir: Workdir, memory: SharedMemory, files: Mapping[str, Iterable[Buffer]] | None = None):
-        """A new one, or with `files` the one that they make up."""
-        self._workdir, self._memory = workdir, memory
+    def __init__(
+        self,
+        workdir: Workdir,
+        memory: SharedMemory,
+        identity: str | None = None,
+        files: Mapping[str, Iterable[Buffer]] | None = None,
+    ):
+        """A new one, or the one of that identity that the files make up."""
+        self._workdir = workdir
+        self._identity = identity or uuid.uuid4().hex[:16]
+        """RocksDB numbers its tables from the beginning in every new database; the numbers are used once in the life
+        of a database and of those that are restored from it."""
         self._path = workdir.new("database")
         self._path.mkdir()
         weakref.finalize(self, shutil.rmtree, self._path, True)
@@ -62,7 +72,12 @@ class Database:
         self._db.flush()
         path = self._workdir.new("linked")
         Checkpoint(self._db).create_checkpoint(str(path))
-        return LinkedFiles(path, self._workdir)
+        return LinkedFiles(path, self._workdir, self._identity)
+
+    @property
+    def size(self) -> int:
+        """About how many keys there are."""
+        return self._db.property_int_value("rocksdb.estimate-num-keys") or 0
 
     def close(self) -> None:
         self._db.close()
@@ -71,8 +86,12 @@ class Database:
 class LinkedFiles:
     """The files of a database at one moment. The links go when nobody holds the object any more."""
 
-    def __init__(self, path: Path, workdir: Workdir) -> None:
+    def __init__(self, path: Path, workdir: Workdir, identity: str) -> None:
         self._path, self._workdir = path, workdir
+        self.identity = identity
+        """Of the database."""
+        self.name = uuid.uuid4().hex
+        """Of this picture of it."""
         names = sorted(file.name for file in path.iterdir())
         self.tables = {name: (path / name).stat().st_size for name in names if name.endswith(TABLE_SUFFIX)}
         self.others = {
@@ -100,12 +119,12 @@ class LinkedFiles:
         return sum(self.tables.values())
 
 
-def stored_files(workdir: Workdir, files: Mapping[str, Iterable[Buffer]]) -> LinkedFiles:
+def stored_files(workdir: Workdir, identity: str, files: Mapping[str, Iterable[Buffer]]) -> LinkedFiles:
     """The files of a database that was stored elsewhere."""
     path = workdir.new("stored")
     path.mkdir()
     write_files(path, files)
-    return LinkedFiles(path, workdir)
+    return LinkedFiles(path, workdir, identity)
 
 
 def write_files(directory: Path, files: Mapping[str, Iterable[Buffer]]) -> None:

@@ -7,6 +7,7 @@ either.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
@@ -14,17 +15,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.core.handles import KeyGroupRange, PartKind
+from penstock.core.handles import KeyGroupRange
 from penstock.state.entries import encode_entries, encoded_values, in_runs
 from penstock.state.keys import KeyColumns
 from penstock.state.kinds import Cleaner, KeyedState
 from penstock.state.layers import REMOVED
-from penstock.state.parts import Buffer, CapturedPart
+from penstock.state.parts import Buffer, Piece
 from penstock.state.rocks.database import LinkedFiles, Record
 from penstock.state.rocks.map import RocksPicture
 from penstock.state.rocks.memory import SharedMemory
 from penstock.state.rocks.records import Records, bounds
-from penstock.state.stored import range_name
 from penstock.state.tables import encode_batches, table_schema
 
 FILE_SIZE: Final = 64 << 20
@@ -33,10 +33,16 @@ _ROWS: Final = 16_384
 
 
 def encode_layers(
-    state: KeyedState, keys: KeyColumns, total_groups: int, picture: RocksPicture, cleaner: Cleaner | None
+    state: KeyedState,
+    keys: KeyColumns,
+    total_groups: int,
+    picture: RocksPicture,
+    cleaner: Cleaner | None,
+    *,
+    alone: bool = True,
 ) -> Iterable[Buffer]:
-    """What is in dicts: changes to the linked files, or where there are none, everything."""
-    changes, alone = picture.changes(), picture.linked is None
+    """What is in dicts: changes to something, or if they stand alone, everything."""
+    changes = picture.changes()
     if alone:
         changes = {key: value for key, value in changes.items() if value is not REMOVED}
     return encode_entries(state, keys, total_groups, changes, cleaner, changes=not alone)
@@ -54,18 +60,16 @@ class Export:
         self._records = Records(keys, total_groups, state.codec.arrow_type)
         self._changes: dict[bytes, tuple[Any, Any]] | None = None
 
-    def parts(self, own: KeyGroupRange) -> list[CapturedPart]:
+    def pieces(self, own: KeyGroupRange) -> list[Piece]:
         linked = self._picture.linked
         if linked is None:
-            encode = partial(encode_layers, self._state, self._keys, self._total, self._picture, self._cleaner)
-            return [CapturedPart(self._state.name, PartKind.KEYED, encode, key_groups=own)]
+            return [Piece(partial(encode_layers, self._state, self._keys, self._total, self._picture, self._cleaner))]
         files = min(max(1, linked.size // FILE_SIZE), own.end - own.start)
         starts = [own.start + (own.end - own.start) * place // files for place in range(files + 1)]
-        ranges = [KeyGroupRange(start, end) for start, end in pairwise(starts)]
-        names = [self._state.name, *(range_name(self._state.name, groups.start) for groups in ranges[1:])]
+        name = uuid.uuid4().hex
         return [
-            CapturedPart(name, PartKind.KEYED, partial(self._encode, linked, groups), key_groups=groups)
-            for name, groups in zip(names, ranges, strict=True)
+            Piece(partial(self._encode, linked, KeyGroupRange(start, end)), f"{name}-{start}")
+            for start, end in pairwise(starts)
         ]
 
     def _encode(self, linked: LinkedFiles, groups: KeyGroupRange) -> Iterable[Buffer]:

@@ -3,8 +3,11 @@
 Theory of operation. As in `layers`, the map is a stack: one live dict on top, frozen ones below, which never change
 again. What they all stand on is not a dict but a database. Frozen layers are merged into it by another thread, which
 then links the database's files (`LinkedFiles`). When both is done, the map drops these layers and has a new picture of
-the database. So at any time the newest linked files and the layers above them are the whole state: a snapshot names
-the files and takes the layers, and nothing has to be flushed, copied or waited for at the barrier.
+the database. So at any time the newest linked files and the layers above them are the whole state: a capture names the
+files and takes the layers, and nothing has to be flushed, copied or waited for.
+
+A layer carries the number of the cut up to which it goes. The changes since a cut are the layers with higher numbers,
+as long as none of those has been dropped.
 
 The linked files may hold more than the layers that were merged: a layer above them that is on its way into the
 database may already be there in part. That does no harm, since it is above them: it holds values, not steps.
@@ -38,18 +41,18 @@ MAX_FROZEN: Final = 4
 _MERGED_AT_ONCE: Final = 2_048
 """Entries that are encoded and written at a time; the interpreter's lock is held for each such write."""
 
-_serials = itertools.count(1)
+WORTH_MERGING: Final = 2_048
+"""So many entries are merged at a cut, though there would be room for more: what was captured then need not be captured
+again with the whole state. Fewer are better written again than made a table file of their own."""
 
 
 @dataclass(frozen=True)
 class RocksPicture:
-    """The map as it was."""
+    """The map as it was, or what had changed in it."""
 
     linked: LinkedFiles | None
-    """None: the layers are everything."""
+    """None: there is nothing but the layers."""
     layers: tuple[Layer, ...]
-    identity: tuple[int, ...]
-    """Of what this is a picture of: first the linked files, then each layer; equal numbers, equal content."""
 
     def changes(self) -> Layer:
         """What the layers say beside the linked files, with `REMOVED` for what is gone."""
@@ -85,11 +88,14 @@ class RocksMap:
         self._share = memory.share()
         self._frozen: list[Layer] = []
         """From the bottom up."""
-        self._serials: list[int] = []
-        """Of each frozen layer."""
+        self._marks: list[int] = []
+        """Of each frozen layer: the cut up to which it goes."""
+        self._last = -1
+        """The last cut."""
+        self._dropped = -1
+        """The cut up to which the layers go that have been dropped."""
         self._database: Database | None = None
         self._linked: LinkedFiles | None = None
-        self._linked_serial = 0
         self._merging: Future[_Merged] | None = None
         self._in_merge = 0
         """How many of the lowest layers are being merged."""
@@ -188,9 +194,9 @@ class RocksMap:
         return list(stacked((*self._frozen, self.live)))
 
     # ---- restoring ----
-    def open_with(self, files: dict[str, Iterable[Any]]) -> None:
+    def open_with(self, identity: str, files: dict[str, Iterable[Any]]) -> None:
         """Begins with a database that was stored."""
-        self._database = Database(self._workdir, self._memory, files)
+        self._database = Database(self._workdir, self._memory, identity, files)
 
     def load(self, records: Iterable[Record]) -> None:
         """Takes over records as they are; nobody reads meanwhile."""
@@ -202,11 +208,31 @@ class RocksMap:
         if self._database is not None:
             self._take_over(self._database.link())
 
-    # ---- snapshots ----
-    def picture(self) -> RocksPicture:
-        """The map as it is now."""
-        self._freeze()
-        return RocksPicture(self._linked, tuple(self._frozen), (self._linked_serial, *self._serials))
+    # ---- cuts ----
+    def mark(self, cut: int) -> None:
+        """This moment is the cut of that number."""
+        self._freeze(cut)
+        self._last = cut
+        if self.waiting >= WORTH_MERGING:
+            self.merge()
+
+    def changed_since(self, cut: int) -> int | None:
+        """How many entries a picture of the changes would hold at most; None if they can no longer be told."""
+        if self._dropped > cut:
+            return None
+        return sum(len(layer) for layer, mark in zip(self._frozen, self._marks, strict=True) if mark > cut)
+
+    def picture(self, since: int | None = None) -> RocksPicture:
+        """The map as it was at the last cut, if nothing has happened since; or what had changed since another one."""
+        if since is None:
+            return RocksPicture(self._linked, tuple(self._frozen))
+        layers = (layer for layer, mark in zip(self._frozen, self._marks, strict=True) if mark > since)
+        return RocksPicture(None, tuple(layers))
+
+    @property
+    def size(self) -> int:
+        """About how many entries there are."""
+        return self.waiting + (0 if self._database is None else self._database.size)
 
     def settle(self) -> None:
         """Between batches: lets what has been merged go, and sees to it that not too much waits for that."""
@@ -227,7 +253,7 @@ class RocksMap:
 
     def merge(self) -> None:
         """Begins to merge all layers into the database, unless some are being merged."""
-        self._freeze()
+        self._freeze(self._last + 1)
         if self._merging is None and self._frozen:
             self._in_merge = len(self._frozen)
             self._merging = self._background.submit(self._merge, tuple(self._frozen))
@@ -239,15 +265,15 @@ class RocksMap:
         else:
             self._close_database()
 
-    def _freeze(self) -> None:
+    def _freeze(self, mark: int) -> None:
         if not self.live:
             return
         self._frozen.append(self.live)
-        self._serials.append(next(_serials))
+        self._marks.append(mark)
         self.live = {}
         if len(self._frozen) - self._in_merge > MAX_FROZEN:
             self._frozen[self._in_merge :] = [stacked(tuple(self._frozen[self._in_merge :]))]
-            self._serials[self._in_merge :] = [next(_serials)]
+            self._marks[self._in_merge :] = [mark]
 
     def _collect(self) -> None:
         """Waits for the merge; raises what it raised."""
@@ -256,12 +282,13 @@ class RocksMap:
             merged = self._merging.result()
         finally:
             self._merging, merged_layers, self._in_merge = None, self._in_merge, 0
-        del self._frozen[:merged_layers], self._serials[:merged_layers]
+        self._dropped = self._marks[merged_layers - 1]
+        del self._frozen[:merged_layers], self._marks[:merged_layers]
         self._share.learn(merged.entries, merged.encoded_bytes)
         self._take_over(merged.linked)
 
     def _take_over(self, linked: LinkedFiles) -> None:
-        self._linked, self._linked_serial = linked, next(_serials)
+        self._linked = linked
         # Read before the database had what was merged.
         self._fetched = {}
 

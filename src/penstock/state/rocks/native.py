@@ -1,17 +1,16 @@
-"""RocksDB's own files as parts of a checkpoint: each table file a part of its own, and one that says what they are.
+"""RocksDB's own files as pieces of a state: each table file a piece of its own, and one that says what they are.
 
-    <state>#rocksdb       MessagePack of a `Manifest`
-    <state>#000012.sst    a table file, as RocksDB wrote it
-    <state>               if there are any: changes to what the tables hold, as a file of keyed state (see `tables`)
+    <database>-000012.sst   a table file, as RocksDB wrote it
+    <picture>.rocksdb       MessagePack of a `Manifest`
 
-Tables never change and their numbers are not used again in the life of a database, or of one that was restored from it:
-a table that the base of a checkpoint has is named again, not written.
+Tables never change, and their numbers are not used again in the life of a database, nor of one that was restored from
+it: a piece that was written once is named by all later states that need it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -19,16 +18,16 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.core.handles import KeyGroupRange, PartKind
+from penstock.core.handles import KeyGroupRange
 from penstock.state.entries import in_runs
 from penstock.state.keys import KEY_PREFIX, KeyColumns
 from penstock.state.kinds import KeyedState
-from penstock.state.parts import Buffer, CapturedPart, RestoredPart
+from penstock.state.parts import Buffer, Piece, RestoredPart
 from penstock.state.rocks.database import LinkedFiles, Record, stored_files
 from penstock.state.rocks.memory import SharedMemory
 from penstock.state.rocks.records import Records, bounds
 from penstock.state.rocks.workdir import Workdir
-from penstock.state.stored import manifest_name, native_name
+from penstock.state.stored import MANIFEST
 from penstock.state.tables import GROUP_COLUMN, StateHeader, StateMismatch, checked_header, table_schema
 
 VERSION: Final = 1
@@ -38,6 +37,8 @@ _OTHER_NAME: Final = re.compile(r"CURRENT|MANIFEST-[0-9]+")
 
 class Manifest(msgspec.Struct, frozen=True):
     version: int
+    database: str
+    """Whose tables they are."""
     schema: bytes
     """What a file of the state would have: Arrow's IPC message of the schema, with its metadata."""
     tables: dict[str, int]
@@ -46,51 +47,51 @@ class Manifest(msgspec.Struct, frozen=True):
     """RocksDB's files that say how the tables make up the database."""
 
 
-def captured_tables(state: str, own: KeyGroupRange, linked: LinkedFiles) -> dict[str, CapturedPart]:
-    """The parts of all tables, by the tables' names."""
-    return {
-        table: CapturedPart(native_name(state, table), PartKind.KEYED, partial(linked.read, table), key_groups=own)
-        for table in linked.tables
-    }
-
-
-def captured_manifest(state: KeyedState, keys: KeyColumns, own: KeyGroupRange, linked: LinkedFiles) -> CapturedPart:
+def pieces(state: KeyedState, keys: KeyColumns, linked: LinkedFiles) -> list[Piece]:
+    """What linked files are made of."""
     schema = table_schema(state.kind, state.name, state.codec.description, keys, state.columns)
 
-    def encode() -> Iterable[Buffer]:
-        files = Manifest(VERSION, schema.serialize().to_pybytes(), linked.tables, linked.others)
-        return (msgspec.msgpack.encode(files),)
+    def manifest() -> Iterable[Buffer]:
+        content = Manifest(VERSION, linked.identity, schema.serialize().to_pybytes(), linked.tables, linked.others)
+        return (msgspec.msgpack.encode(content),)
 
-    return CapturedPart(manifest_name(state.name), PartKind.KEYED, encode, key_groups=own)
+    tables = [Piece(partial(linked.read, table), _piece(linked.identity, table)) for table in linked.tables]
+    return [*tables, Piece(manifest, linked.name + MANIFEST)]
+
+
+def _piece(identity: str, table: str) -> str:
+    return f"{identity}-{table}"
 
 
 @dataclass(frozen=True)
 class Native:
     """One writer's files of one state."""
 
-    state: str
-    manifest_part: RestoredPart
+    part: RestoredPart
+    """That says what they are."""
     manifest: Manifest
     tables: Mapping[str, RestoredPart]
 
     @classmethod
-    def of(cls, state: str, parts: Iterable[RestoredPart]) -> Native:
-        """From all native parts of one writer."""
-        by_name = {part.name: part for part in parts}
-        part = by_name.pop(manifest_name(state), None)
-        if part is None:
+    def of(cls, parts: Sequence[RestoredPart]) -> Native:
+        """From all native parts of one state that one subtask wrote."""
+        by_piece = {part.piece: part for part in parts}
+        manifests = [part for part in parts if part.piece.endswith(MANIFEST)]
+        what = f"the state {parts[0].name!r} of subtask {parts[0].subtask}"
+        if len(manifests) != 1:
             raise StateMismatch(
-                f"the checkpoint has table files {sorted(by_name)} of the state {state!r}, but not the part "
-                f"{manifest_name(state)!r} that says what they are: restore another checkpoint"
+                f"{what} was stored as RocksDB's files, but of the one that says what they are the checkpoint has "
+                f"{len(manifests)}: restore another checkpoint"
             )
-        manifest = _decoded(part)
-        missing = [table for table in manifest.tables if native_name(state, table) not in by_name]
+        manifest = _decoded(manifests[0])
+        pieces = {table: _piece(manifest.database, table) for table in manifest.tables}
+        missing = [piece for piece in pieces.values() if piece not in by_piece]
         if missing:
             raise StateMismatch(
-                f"the state {state!r} of subtask {part.subtask} consists of {len(manifest.tables)} table files, but "
-                f"the checkpoint lacks {missing}: restore another checkpoint"
+                f"{what} consists of {len(pieces)} table files, but the checkpoint lacks {missing}: restore another "
+                "checkpoint"
             )
-        return cls(state, part, manifest, {table: by_name[native_name(state, table)] for table in manifest.tables})
+        return cls(manifests[0], manifest, {table: by_piece[piece] for table, piece in pieces.items()})
 
     @property
     def schema(self) -> pa.Schema:
@@ -104,11 +105,11 @@ class Native:
         return columns[0].type if [field.name for field in columns] == ["value"] else pa.struct(columns)
 
     def header(self, keys: KeyColumns) -> StateHeader:
-        return checked_header(self.manifest_part, self.schema, keys)
+        return checked_header(self.part, self.schema, keys)
 
     def is_of(self, subtask: int, own: KeyGroupRange) -> bool:
         """Whether these files hold just the key groups of the subtask, which wrote them."""
-        return self.manifest_part.subtask == subtask and self.manifest_part.key_groups == own
+        return self.part.subtask == subtask and self.part.key_groups == own
 
     def files(self) -> dict[str, Iterable[Buffer]]:
         """All of them, read and verified one at a time."""
@@ -117,7 +118,7 @@ class Native:
 
     def records(self, own: KeyGroupRange, workdir: Workdir, memory: SharedMemory) -> Iterator[Record]:
         """Those of some key groups."""
-        yield from stored_files(workdir, self.files()).scan(memory, *bounds(own))
+        yield from stored_files(workdir, self.manifest.database, self.files()).scan(memory, *bounds(own))
 
     def batches(
         self, keys: KeyColumns, total_groups: int, records: Iterable[Record]

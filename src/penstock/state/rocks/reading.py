@@ -22,7 +22,7 @@ def take_up_natives(
     settings = RocksDBSettings()
     place, memory = workdir(settings.directory), shared_memory(settings.memory)
     for parts in stored.natives.values():
-        take_up(state, uid, keys, own, total_groups, Native.of(state.name, parts), place, memory)
+        take_up(state, uid, keys, own, total_groups, Native.of(parts), place, memory)
 
 
 def take_up(

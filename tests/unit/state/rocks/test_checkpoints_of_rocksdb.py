@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.state.harness import EAGER, Job
+from tests.unit.operators.test_layers_of_operators import Subtask
+from tests.unit.state.harness import Job
 from tests.unit.state.rocks.later import Later
 
-from penstock.core.barrier import Barrier, Mode, Purpose
-from penstock.core.handles import KeyGroupRange, PartHandle
-from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
+from penstock.core.barrier import Purpose
+from penstock.core.handles import PartHandle
+from penstock.core.ids import CheckpointId
 from penstock.core.settings import LayerSettings, RocksDBSettings
-from penstock.operators.base import Emitted, Operator, OperatorContext
+from penstock.operators.base import Operator
 from penstock.operators.fold import FoldOperator
 from penstock.operators.keyed import KeyedContext, KeyedFunction
 from penstock.operators.process import ProcessOperator
-from penstock.runtime.clock import SystemClock
-from penstock.runtime.layering import Layers
-from penstock.runtime.restored import RestoredSubtask
-from penstock.simulation.files import MemoryFiles
+from penstock.runtime.statelog import Captured
 from penstock.state import declare
-from penstock.state.parts import OperatorSnapshot
 from penstock.state.rocks import backend, export
+from penstock.state.rocks import map as rocks_map
 from penstock.state.rocks.memory import Share
 from penstock.state.tables import StateMismatch
 from penstock.store.errors import CorruptCheckpoint
-from penstock.store.layout import checkpoint_directory
-from penstock.store.parts import restored, write_parts
+from penstock.store.layout import checkpoint_directory, part_path
 
-UID = Uid("op")
-GROUPS = KeyGroupRange(0, 8)
 SCHEMA = pa.schema([("key", pa.int64()), ("amount", pa.int64())])
+EAGER = LayerSettings(small=0, share=100.0, changelog=True, flush_every=0.0)
 
 
 class Wallet(KeyedFunction):
@@ -74,148 +70,106 @@ def later() -> Iterator[Later]:
     patch, later = pytest.MonkeyPatch(), Later()
     patch.setattr(backend, "_threads", lambda: later)
     patch.setattr(Share, "_FIRST", 4)
+    patch.setattr(rocks_map, "WORTH_MERGING", 0)
     yield later
     patch.undo()
 
 
-@dataclass
-class Subtask:
+class RocksSubtask(Subtask):
     """One operator with everything that its snapshots go through on their way to the store and back."""
 
-    later: Later
-    rocksdb: RocksDBSettings | None
-    make: Any = process
-    layers: LayerSettings = EAGER
-    files: MemoryFiles = field(default_factory=MemoryFiles)
-    complete: dict[CheckpointId, list[PartHandle]] = field(default_factory=dict)
-    base: CheckpointId | None = None
-    newest: CheckpointId | None = None
-    last: int = 0
-
-    def __post_init__(self) -> None:
-        self.start()
-
-    def start(self) -> None:
-        """From the newest complete checkpoint or savepoint, or from scratch."""
-        subtask = None if self.newest is None else self._restored(self.newest)
-        self.known = Layers() if subtask is None else subtask.layers(0)
-        self.base = self.newest
-        self.operator = self.make()
-        self.operator.open(
-            OperatorContext(
-                UID,
-                "op",
-                0,
-                1,
-                GROUPS,
-                8,
-                Attempt(1),
-                Generation(1),
-                SystemClock(),
-                restored=() if subtask is None else subtask.operator_parts(UID),
-                restored_checkpoint=self.newest,
-                base=None if subtask is None else subtask.base_of(UID, 0, GROUPS),
-                layers=self.layers,
-                rocksdb=self.rocksdb,
-            )
-        )
+    def __init__(
+        self, later: Later, rocksdb: RocksDBSettings | None, make: Any = process, settings: LayerSettings = EAGER
+    ) -> None:
+        self.later = later
+        super().__init__(make, settings, rocksdb)
 
     def restart(self, rocksdb: RocksDBSettings | None) -> None:
+        """In another process, perhaps with another backend."""
         self.operator.close()
         self.rocksdb = rocksdb
         self.start()
 
-    def _restored(self, checkpoint: CheckpointId) -> RestoredSubtask:
-        directory = checkpoint_directory(checkpoint)
-        parts = [restored(self.files, directory, 0, handle) for handle in self.complete[checkpoint]]
-        return RestoredSubtask.of(checkpoint, reversed(parts))
-
-    def feed(self, *rows: tuple[int, int]) -> list[dict[str, Any]]:
-        out = Emitted()
-        columns = [pa.array(column, pa.int64()) for column in zip(*rows, strict=True)]
-        self.operator.process(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), 0, out)
-        return [row for batch in out.batches for row in batch.to_pylist()]
-
-    def capture(self, purpose: Purpose = Purpose.CHECKPOINT) -> tuple[Barrier, OperatorSnapshot]:
-        self.last += 1
-        base = None if purpose is Purpose.SAVEPOINT else self.base
-        barrier = Barrier(CheckpointId(self.last), Mode.ALIGNED, purpose, base=base)
-        return barrier, self.operator.snapshot(barrier)
-
-    def write(self, barrier: Barrier, snapshot: OperatorSnapshot, completes: bool = True) -> list[PartHandle]:
-        checkpoint = barrier.checkpoint
-        parts, below = self.known.below({UID: snapshot.parts}, {UID: snapshot.unchanged})
-        handles = write_parts(self.files, f"{checkpoint_directory(checkpoint)}/{self.last}.data", parts)
-        if completes:
-            self.known.remember(checkpoint, [*below, *handles])
-            self.complete[checkpoint], self.newest = [*below, *handles], checkpoint
-            if barrier.purpose is not Purpose.SAVEPOINT:
-                self.base = checkpoint
-        return [*below, *handles]
-
-    def checkpoint(self, completes: bool = True, purpose: Purpose = Purpose.CHECKPOINT) -> list[PartHandle]:
-        return self.write(*self.capture(purpose), completes)
-
-    def merged_checkpoint(self) -> list[PartHandle]:
-        """One after which everything is in RocksDB's files, and one that names them."""
-        self.checkpoint()
+    def merge(self) -> None:
+        """All changes go into RocksDB's files."""
+        backend_of_operator = self.operator._backend  # type: ignore[attr-defined]
+        backend_of_operator.settle()
         self.later.run()
-        self.operator._backend.settle()  # type: ignore[attr-defined]
-        return self.checkpoint()
+        backend_of_operator.settle()
 
+    def whole_checkpoint(self) -> list[PartHandle]:
+        """One that names RocksDB's files, with all changes in them."""
+        self.checkpoint()
+        self.merge()
+        before, self.log._settings = self.log._settings, replace(self.settings, incremental=False)
+        handles = self.checkpoint()
+        self.log._settings = before
+        return handles
 
-def names(handles: Sequence[PartHandle]) -> list[str]:
-    return sorted(handle.name for handle in handles if handle.key_groups is not None)
+    def savepoint(self) -> list[PartHandle]:
+        taken = self.capture(Purpose.SAVEPOINT)
+        self.finish_all()
+        assert self.completes(*taken)
+        return self.complete[taken[0]]
 
 
 def tables(handles: Sequence[PartHandle]) -> dict[str, CheckpointId | None]:
     """The table files of a checkpoint, and which earlier one wrote each."""
-    return {handle.name: handle.origin for handle in handles if handle.name.endswith(".sst")}
+    return {f"{handle.name}/{handle.piece}": handle.origin for handle in handles if handle.piece.endswith(".sst")}
 
 
 # ---- whatever happens ----
-Step = tuple[str, int, int]
-FAULTS = ["abort", "hold", "savepoint", "crash", "run", "move"]
-ACTIONS = ["feed"] * 6 + ["checkpoint"] * 2 + ["merged checkpoint", *FAULTS]
+ACTIONS = ["feed"] * 6 + ["checkpoint", "whole", "begin", "finish", "finish", "fail", "complete", "abort", "flush"]
+ACTIONS += ["savepoint", "crash", "move", "merge", "settle"]
 STEPS = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 4), st.integers(0, 3)), min_size=10, max_size=40)
 
 
 @pytest.mark.parametrize("make", [process, fold])
 @given(steps=STEPS)
 def test_a_restore_into_any_backend_gives_back_what_was_there_whatever_completed_and_failed(
-    make: Any, settings: RocksDBSettings, later: Later, steps: list[Step]
+    make: Any, settings: RocksDBSettings, later: Later, steps: list[tuple[str, int, int]]
 ) -> None:
-    under_test = Subtask(later, settings, make)
+    under_test = RocksSubtask(later, settings, make, replace(EAGER, most=3, worth=10.0))
     rows: list[tuple[int, int]] = []
     stored: list[tuple[int, int]] = []
-    held: list[Any] = []
+    open: dict[CheckpointId, tuple[Captured, list[tuple[int, int]]]] = {}
     for action, key, amount in steps:
         match action:
             case "feed":
                 rows.append((key, amount))
                 under_test.feed((key, amount))
-            case "checkpoint":
-                under_test.checkpoint()
-                stored = list(rows)
-            case "merged checkpoint":
-                under_test.merged_checkpoint()
-                stored = list(rows)
-            case "abort":
-                under_test.checkpoint(completes=False)
-            case "hold":
-                held.append(under_test.capture())
-            case "savepoint":
-                under_test.checkpoint(purpose=Purpose.SAVEPOINT)
-                stored = list(rows)
-            case "run":
+            case "checkpoint" | "whole":
+                under_test.finish_all()
+                under_test.checkpoint() if action == "checkpoint" else under_test.whole_checkpoint()
+                stored, open = list(rows), {}
+            case "begin" | "savepoint":
+                checkpoint, captured = under_test.capture(
+                    Purpose.SAVEPOINT if action == "savepoint" else Purpose.CHECKPOINT
+                )
+                open[checkpoint] = (captured, list(rows))
+            case "flush":
+                under_test.log.flush(float(len(rows)))
+            case "finish" | "fail":
+                under_test.finish(key, fail=action == "fail")
+            case "complete":
+                for checkpoint, (captured, then) in list(open.items()):
+                    if under_test.completes(checkpoint, captured):
+                        stored = then
+                        open = {later: kept for later, kept in open.items() if later > checkpoint}
+                        break
+            case "abort" if open:
+                checkpoint = sorted(open)[key % len(open)]
+                del open[checkpoint]
+                under_test.log.abort(checkpoint)
+            case "merge":
+                under_test.merge()
+            case "settle":
                 later.run()
-            case "crash":
-                rows = list(stored)
-                under_test.restart(under_test.rocksdb)
-            case "move":
-                rows = list(stored)
-                under_test.restart(None if under_test.rocksdb else settings)
-    model = Subtask(later, None, make)  # in memory, never restored: it is fed again from the start
+            case "crash" | "move":
+                rows, open = list(stored), {}
+                stays = (under_test.rocksdb is not None) == (action == "crash")
+                under_test.restart(settings if stays else None)
+    model = RocksSubtask(later, None, make)  # in memory, never restored: it is fed again from the start
     for row in rows:
         model.feed(row)
     probes = [(key, 1) for key in range(5)]
@@ -244,7 +198,7 @@ def test_state_is_the_same_at_any_other_parallelism_and_in_any_other_backend(
     before.feed(batch)
     parts = before.snapshot()
     if first:
-        assert any(part.name.endswith(".sst") for part in parts)
+        assert any(part.piece.endswith(".sst") for part in parts)
     after = Job(process, ("key",), scales[1], restored=parts, rocksdb=settings if second else None)
     sizes = [len(operator._backend.states[0].map) for operator in after.subtasks]
     assert sum(sizes) == len({key for key, _ in rows}), "some keys are nowhere, or at several subtasks"
@@ -256,76 +210,114 @@ def test_state_is_the_same_at_any_other_parallelism_and_in_any_other_backend(
 
 
 # ---- what is written ----
-def test_a_small_change_writes_a_small_file_and_names_the_others_again(settings: RocksDBSettings, later: Later) -> None:
-    under_test = Subtask(later, settings)
+def test_a_whole_state_names_the_files_again_that_are_in_the_store_already(
+    settings: RocksDBSettings, later: Later
+) -> None:
+    under_test = RocksSubtask(later, settings)
     under_test.feed(*((key, 1) for key in range(1_000)))
-    first = under_test.merged_checkpoint()
+    first = under_test.whole_checkpoint()
     under_test.feed((3, 1))
-    second = under_test.merged_checkpoint()
+    second = under_test.whole_checkpoint()
     shared = tables(first).keys() & tables(second).keys()
     written = [handle for handle in second if handle.origin is None]
     assert shared
-    assert {tables(second)[name] for name in shared} <= {CheckpointId(1), CheckpointId(2)}
+    assert None not in {tables(second)[name] for name in shared}
     assert sum(handle.length for handle in written) < sum(handle.length for handle in first) / 5
 
 
+def test_a_checkpoint_after_a_small_change_adds_a_layer_to_the_files(settings: RocksDBSettings, later: Later) -> None:
+    under_test = RocksSubtask(later, settings)
+    under_test.feed(*((key, 1) for key in range(1_000)))
+    before = under_test.whole_checkpoint()
+    under_test.feed((3, 1))
+    after = under_test.checkpoint()
+    assert tables(after).keys() == tables(before).keys()
+    assert sorted((handle.name, handle.layer) for handle in after if handle.origin is None) == [
+        ("amounts", 1),
+        ("total", 1),
+    ]
+
+
 def test_a_checkpoint_without_changes_writes_no_state(settings: RocksDBSettings, later: Later) -> None:
-    under_test = Subtask(later, settings)
+    under_test = RocksSubtask(later, settings)
     under_test.feed((1, 5), (2, 6))
-    under_test.merged_checkpoint()
-    again = under_test.checkpoint()
-    assert [handle.name for handle in again if handle.origin is None and handle.key_groups is not None] == []
-    assert "total#rocksdb" in names(again)
+    under_test.whole_checkpoint()
+    assert None not in {handle.origin for handle in under_test.checkpoint()}
+
+
+def test_what_went_into_the_files_since_the_last_checkpoint_is_stored_as_files(
+    settings: RocksDBSettings, later: Later
+) -> None:
+    under_test = RocksSubtask(later, settings)
+    under_test.feed(*((key, 1) for key in range(100)))
+    before = under_test.checkpoint()
+    under_test.feed(*((key, 1) for key in range(100)))
+    under_test.merge()
+    after = under_test.checkpoint()
+    assert not tables(before)
+    assert tables(after)
+    under_test.restart(settings)
+    assert under_test.feed((3, 1)) == [{"key": 3, "amount": 303}]
 
 
 def test_after_a_restore_the_files_that_were_put_back_are_named_again(settings: RocksDBSettings, later: Later) -> None:
-    under_test = Subtask(later, settings)
+    under_test = RocksSubtask(later, settings)
     under_test.feed(*((key, 1) for key in range(100)))
-    before = under_test.merged_checkpoint()
+    before = under_test.whole_checkpoint()
     under_test.restart(settings)
-    after = under_test.checkpoint()
+    after = under_test.whole_checkpoint()
     assert tables(after).keys() == tables(before).keys()
     assert None not in tables(after).values()
 
 
-def test_what_was_taken_at_the_barrier_is_written_however_late(settings: RocksDBSettings, later: Later) -> None:
-    under_test = Subtask(later, settings)
+def test_files_of_a_new_database_are_not_taken_for_those_of_an_old_one(settings: RocksDBSettings, later: Later) -> None:
+    under_test = RocksSubtask(later, settings)
     under_test.feed(*((key, 1) for key in range(100)))
-    under_test.merged_checkpoint()
+    before = under_test.whole_checkpoint()
+    under_test.make = lambda: ProcessOperator(Wider, ("key",), SCHEMA, SCHEMA)
+    under_test.restart(settings)  # writes everything anew, as another type
+    after = under_test.whole_checkpoint()
+    of_total = [name for name in tables(after) if name.startswith("total/")]
+    assert of_total
+    assert not tables(before).keys() & set(of_total)
+
+
+def test_what_was_taken_at_the_barrier_is_written_however_late(settings: RocksDBSettings, later: Later) -> None:
+    under_test = RocksSubtask(later, settings)
+    under_test.feed(*((key, 1) for key in range(100)))
+    under_test.whole_checkpoint()
     under_test.feed((3, 5))
-    taken = under_test.capture()
+    under_test.merge()
+    checkpoint, captured = under_test.capture()
     for _ in range(3):
         under_test.feed(*((key, 7) for key in range(100)))
-        under_test.merged_checkpoint()
+        under_test.merge()
     under_test.operator.close()  # its working files are gone, but not those that the snapshot still needs
-    under_test.write(*taken)
+    under_test.finish_all()
+    assert under_test.completes(checkpoint, captured)
     under_test.start()
     assert under_test.feed((3, 1), (4, 1)) == [{"key": 3, "amount": 703}, {"key": 4, "amount": 202}]
 
 
-def test_a_job_that_is_not_incremental_writes_every_file_every_time(settings: RocksDBSettings, later: Later) -> None:
-    under_test = Subtask(later, settings, layers=replace(EAGER, incremental=False))
+def test_a_state_that_is_small_is_stored_as_in_memory(
+    settings: RocksDBSettings, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rocks_map, "WORTH_MERGING", 1_000)
+    under_test = RocksSubtask(later, settings)
     under_test.feed((1, 5))
-    under_test.merged_checkpoint()
-    assert {handle.origin for handle in under_test.checkpoint()} == {None}
-
-
-def test_a_state_that_is_small_is_written_as_in_memory(settings: RocksDBSettings, later: Later) -> None:
-    under_test = Subtask(later, settings, layers=LayerSettings(small=1_000))
-    under_test.feed((1, 5))
-    assert names(under_test.merged_checkpoint()) == ["amounts", "total"]
+    assert [(handle.name, handle.piece) for handle in under_test.whole_checkpoint()] == [("amounts", ""), ("total", "")]
 
 
 def test_a_savepoint_holds_no_files_of_rocksdb_but_several_of_keyed_state(
     settings: RocksDBSettings, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export, "FILE_SIZE", 1_000)
-    under_test = Subtask(later, settings)
+    under_test = RocksSubtask(later, settings)
     under_test.feed(*((key, key + 1) for key in range(2_000)))
-    under_test.merged_checkpoint()
+    under_test.whole_checkpoint()
     under_test.feed((3, 5), (2_001, 7), (4, 0))
-    saved = under_test.checkpoint(purpose=Purpose.SAVEPOINT)
-    assert names(saved)[:2] == ["amounts", "amounts#1"]
+    saved = under_test.savepoint()
+    assert len([handle for handle in saved if handle.name == "total"]) == 8
     assert not tables(saved)
     for backend_now in (None, settings):
         under_test.restart(backend_now)
@@ -336,36 +328,41 @@ def test_a_savepoint_holds_no_files_of_rocksdb_but_several_of_keyed_state(
 
 
 # ---- what is refused ----
-def damage(files: MemoryFiles, handle: PartHandle) -> None:
-    path = f"{checkpoint_directory(CheckpointId(handle.origin or 2))}/{handle.path}"
-    content = bytearray(files.read(path))
+def damage(under_test: RocksSubtask, handle: PartHandle) -> None:
+    assert under_test.newest is not None
+    path = part_path(checkpoint_directory(under_test.newest), handle)
+    content = bytearray(under_test.files.read(path))
     content[handle.offset + handle.length // 2] ^= 0xFF
-    files.write(path, [bytes(content)])
+    under_test.files.write(path, [bytes(content)])
 
 
 @pytest.mark.parametrize("restores_into_rocksdb", [True, False])
 def test_a_damaged_file_is_named(settings: RocksDBSettings, later: Later, restores_into_rocksdb: bool) -> None:
-    under_test = Subtask(later, settings)
+    under_test = RocksSubtask(later, settings)
     under_test.feed(*((key, 1) for key in range(100)))
-    handles = under_test.merged_checkpoint()
-    victim = next(handle for handle in handles if handle.name.startswith("total#") and handle.name.endswith(".sst"))
-    damage(under_test.files, victim)
-    with pytest.raises(CorruptCheckpoint, match=rf"part '{victim.name}' of operator 'op' .* has checksum"):
+    handles = under_test.whole_checkpoint()
+    victim = next(handle for handle in handles if handle.name == "total" and handle.piece.endswith(".sst"))
+    damage(under_test, victim)
+    with pytest.raises(CorruptCheckpoint, match=r"part 'total' of operator 'op' .* has checksum"):
         under_test.restart(settings if restores_into_rocksdb else None)
 
 
 @pytest.mark.parametrize(
     ("lost", "message"),
-    [("#rocksdb", r"but not the part 'total#rocksdb'"), (".sst", r"lacks \['[0-9]+.sst'\]: restore another")],
+    [
+        (".rocksdb", r"the state 'total' of subtask 0 .* of the one that says what they are the checkpoint has 0"),
+        (".sst", r"consists of [0-9]+ table files, but the checkpoint lacks \['[0-9a-f]+-[0-9]+.sst'"),
+    ],
 )
 def test_a_checkpoint_that_lacks_a_file_is_refused(
     settings: RocksDBSettings, later: Later, lost: str, message: str
 ) -> None:
-    under_test = Subtask(later, settings)
+    under_test = RocksSubtask(later, settings)
     under_test.feed(*((key, 1) for key in range(100)))
-    under_test.merged_checkpoint()
+    under_test.whole_checkpoint()
     assert under_test.newest is not None
-    left = [h for h in under_test.complete[under_test.newest] if not (h.name.startswith("total") and lost in h.name)]
+    handles = under_test.complete[under_test.newest]
+    left = [handle for handle in handles if handle.name != "total" or not handle.piece.endswith(lost)]
     under_test.complete[under_test.newest] = left
     with pytest.raises(StateMismatch, match=message):
         under_test.restart(settings)
@@ -392,9 +389,9 @@ class Narrower(KeyedFunction):
 def test_a_type_that_has_become_wider_is_read_and_any_other_refused(
     settings: RocksDBSettings, later: Later, into_rocksdb: bool
 ) -> None:
-    under_test = Subtask(later, settings)
+    under_test = RocksSubtask(later, settings)
     under_test.feed(*((key, key + 1) for key in range(100)))
-    under_test.merged_checkpoint()
+    under_test.whole_checkpoint()
     under_test.make = lambda: ProcessOperator(Wider, ("key",), SCHEMA, SCHEMA)
     under_test.restart(settings if into_rocksdb else None)
     assert under_test.feed((7, 1)) == [{"key": 7, "amount": 17}]
@@ -405,9 +402,9 @@ def test_a_type_that_has_become_wider_is_read_and_any_other_refused(
 
 @pytest.mark.parametrize("restores_into_rocksdb", [True, False])
 def test_another_key_is_refused(settings: RocksDBSettings, later: Later, restores_into_rocksdb: bool) -> None:
-    under_test = Subtask(later, settings)
+    under_test = RocksSubtask(later, settings)
     under_test.feed(*((key, 1) for key in range(100)))
-    under_test.merged_checkpoint()
+    under_test.whole_checkpoint()
     under_test.make = lambda: ProcessOperator(Wallet, ("key", "amount"), SCHEMA, SCHEMA)
     with pytest.raises(StateMismatch, match="was stored under the key key: int64, but the program keys the stream by"):
         under_test.restart(settings if restores_into_rocksdb else None)

@@ -49,6 +49,10 @@ class Surroundings:
         return {key: value for key, value in entries.items() if value is not REMOVED}
 
 
+def applied(changes: dict[Any, Any], before: dict[int, list[int]]) -> dict[int, list[int]]:
+    return {key: value for key, value in {**before, **changes}.items() if value is not REMOVED}
+
+
 @pytest.fixture(scope="module")
 def around(rocks_directory: str) -> Surroundings:
     return Surroundings(rocks_directory)
@@ -80,6 +84,7 @@ STEPS = st.lists(
 def test_the_map_and_all_its_pictures_are_those_of_a_plain_dict(around: Surroundings, steps: list[Step]) -> None:
     under_test, model = around.map(declare.list(int)), dict[int, list[int]]()
     pictures: list[tuple[RocksPicture, dict[int, list[int]]]] = []
+    cuts: list[dict[int, list[int]]] = []
     for action, key, amount in steps:
         match action:
             case "set":
@@ -100,7 +105,13 @@ def test_the_map_and_all_its_pictures_are_those_of_a_plain_dict(around: Surround
                 around.later.run()
                 under_test.settle()
             case "picture":
-                pictures.append((under_test.picture(), copy.deepcopy(model)))
+                under_test.mark(len(cuts))
+                cuts.append(copy.deepcopy(model))
+                pictures.append((under_test.picture(), cuts[-1]))
+                since = key % len(cuts)
+                if under_test.changed_since(since) is not None:
+                    changes = under_test.picture(since).changes()
+                    assert applied(changes, cuts[since]) == cuts[-1]
             case "merge":
                 under_test.merge()
             case "run":
@@ -131,7 +142,7 @@ def test_many_pictures_while_a_merge_takes_long_do_not_make_lookups_slow(around:
     under_test.merge()
     for number in range(20):
         under_test.live[number] = number
-        under_test.picture()
+        under_test.mark(number)
     assert len(under_test._frozen) <= MAX_FROZEN + 1
     around.later.run()
     under_test.settle()
@@ -173,6 +184,7 @@ def test_merging_on_another_thread_disturbs_nobody(around: Surroundings) -> None
 def test_a_value_that_is_changed_in_place_is_not_changed_in_the_picture(around: Surroundings) -> None:
     under_test = around.map(declare.list(int))
     under_test.live[1] = [1]
+    under_test.mark(1)
     picture = under_test.picture()
     under_test.get(1).append(2)
     assert (around.content(picture, under_test), under_test.get(1)) == ({1: [1]}, [1, 2])
@@ -187,3 +199,19 @@ def test_what_was_read_ahead_is_not_believed_after_a_merge(around: Surroundings)
         around.later.run()
         under_test.settle()
     assert (under_test.get(1), under_test.get(2)) == (10, 20)
+
+
+def test_changes_are_told_until_they_are_in_the_database(around: Surroundings) -> None:
+    under_test = around.map()
+    under_test.mark(1)
+    under_test.live[1] = 10
+    under_test.mark(2)
+    under_test.live[2] = 20
+    under_test.merge()
+    under_test.live[3] = 30
+    under_test.mark(3)
+    assert [under_test.changed_since(cut) for cut in (1, 2, 3)] == [3, 2, 0]
+    assert under_test.picture(since=2).changes() == {2: 20, 3: 30}
+    around.later.run()
+    under_test.settle()
+    assert [under_test.changed_since(cut) for cut in (1, 2, 3)] == [None, None, 0]
