@@ -79,12 +79,13 @@ class JobLifecycle:
         self._not_before = now
         return [NeedWorkers(self._wanted), Prepare(self.attempt), *self._advance(now)]
 
-    def registered(self, now: float, worker: WorkerId) -> list[Order]:
+    def registered(self, now: float, worker: WorkerId, host: str = "") -> list[Order]:
         self._tell(now, "registered", worker)
         if self.state.terminal:
             return [ShutdownWorker(worker, f"the job is {self.state}")]
         again = self.lost(now, worker, "it registered again") if worker in self._workers else []
         self._workers[worker] = _Worker.IDLE
+        self._slots.locate(worker, host)
         return again + self._advance(now)
 
     def lost(self, now: float, worker: WorkerId, reason: str) -> list[Order]:

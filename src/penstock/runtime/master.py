@@ -215,7 +215,7 @@ class Master:
     # ---- workers ----
     def registered(self, worker: WorkerId, message: wire.Register) -> None:
         self._addresses[worker] = message.address
-        self.execute(self.lifecycle.registered(self._clock.now(), worker))
+        self.execute(self.lifecycle.registered(self._clock.now(), worker, message.address.host_key))
 
     def lost(self, worker: WorkerId, reason: str) -> None:
         self._addresses.pop(worker, None)
@@ -229,6 +229,7 @@ class Master:
                 self._protection.received(message)
                 self._settle()
             case wire.Ready(attempt):
+                self._account_for(message)
                 self.execute(self.lifecycle.ready(now, worker, attempt))
             case wire.Idle(attempt):
                 self.execute(self.lifecycle.idle(now, worker, attempt))
@@ -240,6 +241,16 @@ class Master:
                 self._figures[worker] = message
             case wire.Register():
                 self.registered(worker, message)
+
+    def _account_for(self, ready: wire.Ready) -> None:
+        """Where the state of the next attempt came from."""
+        if self._incidents and self._incidents[-1].restarted_ms is None and ready.attempt == self.lifecycle.attempt:
+            last = self._incidents[-1]
+            self._incidents[-1] = replace(
+                last,
+                from_store=last.from_store + ready.from_store,
+                from_copies=last.from_copies + ready.from_copies,
+            )
 
     def tick(self) -> float | None:
         """Does what is due; returns when (`clock.now()`) it wants to be called again, None: only after another call."""

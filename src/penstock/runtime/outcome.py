@@ -42,6 +42,9 @@ class Incident:
     detected_ms: int
     restarted_ms: int | None = None
     """When every subtask of the next attempt was told to run; None as long as none was."""
+    from_store: int = 0
+    """Bytes that workers which keep local copies restored from the store all the same; and from the copies."""
+    from_copies: int = 0
 
 
 @dataclass(frozen=True, slots=True)
