@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli import app
+from penstock.core.record import GraphRecord
 from penstock.simulation.matrix import KEPT, named, runs_of, verify_lives
 from penstock.simulation.phases import KINDS, PAIRS, Lives, Sizes, live
 
@@ -55,6 +56,14 @@ def test_a_job_goes_on_from_a_savepoint_with_more_key_groups(kind: str, old: int
     outcome = live(Lives(kind, old, new, seed=seed, rehashed=True))
     assert outcome.violation is None
     assert outcome.figures["lives"] == 3
+
+
+def test_the_simulation_notices_when_records_of_keys_that_moved_go_to_their_former_owners(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(GraphRecord, "moves_keys", lambda graph, parallelism: False)
+    runs = (Lives("unaligned savepoint", 7, 7, seed=seed, rehashed=True) for seed in range(124, 164))
+    assert any(live(lives).violation for lives in runs)
 
 
 def invoke(*arguments: str) -> tuple[int, str]:

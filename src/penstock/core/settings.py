@@ -71,9 +71,21 @@ class LayerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RocksDBSettings:
+    """User state in RocksDB, of any size, in bounded memory."""
+
+    memory: int = 256 << 20
+    """Bytes, for all RocksDB state of a worker process together: caches, write buffers, and what is on its way in."""
+    directory: str | None = None
+    """Of the worker's machine, for the working files; None: the system's directory for temporary files."""
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeSettings:
     in_flight: InFlightSettings = field(default_factory=InFlightSettings)
     layers: LayerSettings = field(default_factory=LayerSettings)
+    rocksdb: RocksDBSettings | None = None
+    """Where user state is kept; None: in hash maps."""
     step_budget: float = 0.010
     """What one step of an operator should take; batches are sliced to it. No step may exceed about twice this."""
     linger: float = 0.005
@@ -85,6 +97,8 @@ class RuntimeSettings:
     heartbeat_timeout: float = 10.0
     cancel_grace: float = 5.0
     """How long a user function may go on after its task was cancelled, before its process is ended."""
+    clean_every: float = 1.0
+    """The checkpoint directory is cleaned after a complete checkpoint, but not more often than this."""
     deploy_timeout: float = 60.0
     registration_timeout: float = 120.0
     spares: int = 0
