@@ -38,6 +38,7 @@ from penstock.state.expiring import ExpiringState
 from penstock.state.keys import KeyColumns
 from penstock.state.operator_state import OperatorStates
 from penstock.state.parts import CapturedPart, LoggedState, OperatorSnapshot, PartKind, RestoredPart
+from penstock.state.tables import check_version
 from penstock.state.timers import PART_NAME as TIMERS_PART
 from penstock.state.timers import TimerKind, TimerQueue, Timers
 
@@ -245,12 +246,8 @@ def _all_of(calls: Sequence[Callable[[Hashable], None]]) -> Callable[[Hashable],
 def _restored_watermark(parts: dict[int, RestoredPart], context: OperatorContext) -> int:
     """The subtask's own event time; where keys of several old subtasks meet, the lowest."""
     stored: dict[int, tuple[Any, ...]] = {subtask: _TIME.unpack(part.read()) for subtask, part in parts.items()}
-    for version, _, _ in stored.values():
-        if version != _TIME_VERSION:
-            raise ValueError(
-                f"operator {context.uid!r}: its event time is stored in version {version}, but this Penstock reads "
-                f"version {_TIME_VERSION}: restore it with the version of Penstock that wrote it, or with a newer one"
-            )
+    for subtask, (version, _, _) in stored.items():
+        check_version(parts[subtask], version, _TIME_VERSION)
     own = stored.get(context.subtask)
     if own is not None and own[1] == context.parallelism and context.same_share:
         return int(own[2])

@@ -18,6 +18,7 @@ from penstock.core.barrier import Barrier
 from penstock.operators.base import Collector, Operator, OperatorContext
 from penstock.runtime.elements import MAX_WATERMARK, MIN_WATERMARK
 from penstock.state.parts import CapturedPart, OperatorSnapshot, PartKind
+from penstock.state.tables import check_version
 
 _PART: Final = "watermark"
 _STATE: Final = struct.Struct("<BIq")
@@ -37,15 +38,12 @@ class WatermarkOperator(Operator):
 
     def open(self, context: OperatorContext) -> None:
         self._parallelism = context.parallelism
-        stored = {part.subtask: _STATE.unpack(part.read()) for part in context.restored if part.name == _PART}
+        parts = {part.subtask: part for part in context.restored if part.name == _PART}
+        stored = {subtask: _STATE.unpack(part.read()) for subtask, part in parts.items()}
         if not stored:
             return
-        for version, _, _ in stored.values():
-            if version != _VERSION:
-                raise ValueError(
-                    f"the stored watermark of {context.uid!r} has version {version}; this Penstock reads version "
-                    f"{_VERSION}"
-                )
+        for subtask, (version, _, _) in stored.items():
+            check_version(parts[subtask], version, _VERSION)
         own = stored.get(context.subtask)
         if own is not None and own[1] == context.parallelism and context.same_share:
             self._watermark = own[2]

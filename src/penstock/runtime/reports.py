@@ -20,7 +20,11 @@ from penstock.runtime.control.messages import (
     TaskFailed,
     ToMaster,
 )
+from penstock.state.tables import StateMismatch
 from penstock.store.errors import CorruptCheckpoint, UnknownFormat
+
+_HOPELESS = (CorruptCheckpoint, UnknownFormat, StateMismatch)
+"""What is stored stays as it is: to try again changes nothing."""
 
 
 class Reports:
@@ -81,7 +85,7 @@ class Reports:
 
 
 def error_report(error: BaseException, subtask: SubtaskId) -> ErrorReport:
-    retriable = not any(isinstance(cause, CorruptCheckpoint | UnknownFormat) for cause in _causes(error))
+    retriable = not any(isinstance(cause, _HOPELESS) for cause in _causes(error))
     if isinstance(error, OperatorError):
         return ErrorReport(
             message=str(error),

@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.state.codec import Codec, encode_in_runs
 from penstock.state.parts import Buffer, RestoredPart
 from penstock.state.schema import Description
-from penstock.state.tables import FORMAT_VERSION, StateMismatch
+from penstock.state.tables import StateMismatch, check_version
 
 _METADATA = b"penstock.state"
 
@@ -43,11 +43,6 @@ def read_part(part: RestoredPart) -> tuple[OperatorStateHeader, pa.Table]:
     table = pa.ipc.open_file(pa.py_buffer(part.read())).read_all()
     metadata = (table.schema.metadata or {}).get(_METADATA)
     if metadata is None:
-        raise StateMismatch(f"the part {part.name!r} of subtask {part.subtask} holds no operator state")
-    version = msgspec.json.decode(metadata)["version"]
-    if version != FORMAT_VERSION:
-        raise StateMismatch(
-            f"the state {part.name!r} is stored in format {version}, but this Penstock reads format {FORMAT_VERSION}: "
-            "restore it with the version of Penstock that wrote it, or with a newer one"
-        )
+        raise StateMismatch(f"the part {part} holds no operator state")
+    check_version(part, msgspec.json.decode(metadata)["version"])
     return msgspec.json.decode(metadata, type=OperatorStateHeader), table

@@ -106,6 +106,11 @@ class RestoredPart:
     handle: PartHandle | None = None
     """Where it is, if later checkpoints of the job may name that place too; not of a savepoint, which others own."""
     piece: str = ""
+    path: str = ""
+    """The file that it is in, for people."""
+
+    def __str__(self) -> str:
+        return f"{self.name!r} of subtask {self.subtask}" + (f" in {self.path}" if self.path else "")
 
 
 @dataclass(frozen=True, slots=True)

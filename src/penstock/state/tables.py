@@ -195,13 +195,8 @@ def checked_header(part: RestoredPart, schema: pa.Schema, keys: KeyColumns) -> S
     another key."""
     metadata = (schema.metadata or {}).get(_METADATA)
     if metadata is None:
-        raise StateMismatch(f"the part {part.name!r} of subtask {part.subtask} holds no keyed state")
-    version = msgspec.json.decode(metadata)["version"]
-    if version != FORMAT_VERSION:
-        raise StateMismatch(
-            f"the state {part.name!r} is stored in format {version}, but this Penstock reads format {FORMAT_VERSION}: "
-            "restore it with the version of Penstock that wrote it, or with a newer one"
-        )
+        raise StateMismatch(f"the part {part} holds no keyed state")
+    check_version(part, msgspec.json.decode(metadata)["version"])
     stored = [(field.name, field.type) for field in schema if field.name.startswith(KEY_PREFIX)]
     declared = [(field.name, field.type) for field in keys.file_fields]
     if stored != declared:
@@ -210,6 +205,15 @@ def checked_header(part: RestoredPart, schema: pa.Schema, keys: KeyColumns) -> S
             f"{_shown(declared)}: key it as before, or give the operator another uid to start with empty state"
         )
     return msgspec.json.decode(metadata, type=StateHeader)
+
+
+def check_version(part: RestoredPart, found: object, known: int = FORMAT_VERSION) -> None:
+    """Raises `StateMismatch` if the part was written in another format than this Penstock reads."""
+    if found != known:
+        raise StateMismatch(
+            f"the state {part} is stored in format {found}, but this Penstock reads format {known}: restore it with "
+            "the version of Penstock that wrote it, or with a newer one"
+        )
 
 
 def _shown(columns: list[tuple[str, pa.DataType]]) -> str:

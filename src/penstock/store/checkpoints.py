@@ -114,6 +114,7 @@ class CheckpointStore:
             snapshot.record,
             self._files,
             lambda number: layout.adopted_path(id, generation, number),
+            snapshot.located,
         )
         own = record.graph.job == self._job
         return replace(
@@ -154,7 +155,7 @@ class CheckpointStore:
                 return
             except FileExistsError:
                 content = self._files.read(layout.IDENTITY)
-        job = unseal(layout.IDENTITY, content, Identity).job
+        job = _identified(content)
         if job != self._job:
             raise OtherJob(
                 f"the checkpoint directory belongs to job {job!r}, this is job {self._job!r}. "
@@ -372,7 +373,12 @@ class CheckpointStore:
 
 def job_of(files: Files) -> str:
     """The name of the job whose directory this is."""
-    return unseal(layout.IDENTITY, files.read(layout.IDENTITY), Identity).job
+    return _identified(files.read(layout.IDENTITY))
+
+
+def _identified(content: memoryview) -> str:
+    advice = "Put the file back from a copy of the directory, or choose another directory"
+    return unseal(layout.IDENTITY, content, Identity, advice).job
 
 
 def _completed_by(log: Log, checkpoint: CheckpointId, generation: Generation) -> bool:

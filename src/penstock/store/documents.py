@@ -18,7 +18,7 @@ from penstock.core.barrier import Mode, Purpose
 from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
 from penstock.core.record import ChainRecord, CheckpointRecord, GraphRecord, SubtaskRecord
 from penstock.core.store import Claimed, Completed, LogEntry, Voided
-from penstock.store.errors import CorruptCheckpoint, UnknownFormat
+from penstock.store.errors import NO_OTHER_LOG, RESTORE_ANOTHER, CorruptCheckpoint, UnknownFormat
 
 FORMAT = 2
 """2: handles may point to files of earlier checkpoints and name layers; readers of 1 would not find them."""
@@ -42,21 +42,21 @@ def seal(body: object) -> bytes:
     return b'{"format": %d,\n"crc32": %d,\n"body": %s}\n' % (FORMAT, zlib.crc32(text), text)
 
 
-def unseal(path: str, content: memoryview, kind: type[Body]) -> Body:
-    """The body of a document; `path` is for the error messages."""
+def unseal(path: str, content: memoryview, kind: type[Body], advice: str = RESTORE_ANOTHER) -> Body:
+    """The body of a document; `path` and `advice` are for the error messages."""
     try:
         version = msgspec.json.decode(content, type=_Version)
         if version.format > FORMAT:
             raise UnknownFormat(path, version.format, FORMAT)
         if version.format < 1:
-            raise CorruptCheckpoint(path, f"there is no format {version.format}")
+            raise CorruptCheckpoint(path, f"there is no format {version.format}", advice)
         envelope = msgspec.json.decode(content, type=_Envelope)
         crc = zlib.crc32(envelope.body)
         if crc != envelope.crc32:
-            raise CorruptCheckpoint(path, f"its content has checksum {crc}, but {envelope.crc32} was written")
+            raise CorruptCheckpoint(path, f"its content has checksum {crc}, but {envelope.crc32} was written", advice)
         return msgspec.json.decode(envelope.body, type=kind)
     except msgspec.DecodeError as error:
-        raise CorruptCheckpoint(path, f"not a readable document ({len(content)} bytes): {error}") from error
+        raise CorruptCheckpoint(path, f"not a readable document ({len(content)} bytes): {error}", advice) from error
 
 
 # ---- whose directory it is ----
@@ -93,7 +93,8 @@ def encode_entry(entry: LogEntry) -> bytes:
 
 
 def decode_entry(path: str, number: int, content: memoryview) -> LogEntry:
-    body: _Claim | _Completion | _Void = unseal(path, content, _Claim | _Completion | _Void)  # type: ignore[arg-type]
+    kinds = _Claim | _Completion | _Void
+    body: _Claim | _Completion | _Void = unseal(path, content, kinds, NO_OTHER_LOG)  # type: ignore[arg-type]
     if isinstance(body, _Claim):
         return Claimed(number, body.generation, body.oldest)
     if isinstance(body, _Void):
@@ -173,13 +174,15 @@ def encode_committables(committables: Mapping[Uid, Sequence[bytes]]) -> bytes:
     return msgspec.msgpack.encode({uid: list(values) for uid, values in committables.items()})
 
 
-def decode_committables(path: str, content: memoryview, expected: CommittablesFile) -> dict[Uid, tuple[bytes, ...]]:
+def decode_committables(
+    path: str, content: memoryview, expected: CommittablesFile, advice: str = RESTORE_ANOTHER
+) -> dict[Uid, tuple[bytes, ...]]:
     if len(content) != expected.length:
-        raise CorruptCheckpoint(path, f"the file has {len(content)} bytes, but {expected.length} were written")
+        raise CorruptCheckpoint(path, f"the file has {len(content)} bytes, but {expected.length} were written", advice)
     crc = zlib.crc32(content)
     if crc != expected.crc32:
-        raise CorruptCheckpoint(path, f"its content has checksum {crc}, but {expected.crc32} was written")
+        raise CorruptCheckpoint(path, f"its content has checksum {crc}, but {expected.crc32} was written", advice)
     try:
         return msgspec.msgpack.decode(content, type=dict[Uid, tuple[bytes, ...]])
     except msgspec.DecodeError as error:
-        raise CorruptCheckpoint(path, f"not readable as committables: {error}") from error
+        raise CorruptCheckpoint(path, f"not readable as committables: {error}", advice) from error

@@ -11,6 +11,11 @@ RESTORE_ANOTHER = (
     "its number (restore=<number>); complete checkpoints are those that the entries in log/ name"
 )
 
+NO_OTHER_LOG = (
+    "Put the file back from a copy of the directory. If there is none: the checkpoints themselves are below "
+    "checkpoints/, but which of them are complete can no longer be told for sure"
+)
+
 
 class CorruptCheckpoint(Exception):
     """A file of a complete checkpoint is missing, shorter than recorded, or not what was written."""

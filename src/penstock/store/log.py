@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from penstock.core.store import DamagedLog, Log, LogEntry, check_last, counting, read_log
 from penstock.store import layout
 from penstock.store.documents import decode_entry, encode_entry
-from penstock.store.errors import CorruptCheckpoint
+from penstock.store.errors import NO_OTHER_LOG, CorruptCheckpoint
 from penstock.store.files import Files
 
 _PATIENCE = 100
@@ -33,12 +33,7 @@ class LogFiles:
             last = self._entry(numbers[-1])
             return read_log([*(self._entry(number) for number in counting(numbers, last)[:-1]), last])
         except DamagedLog as damage:
-            raise CorruptCheckpoint(
-                layout.log_path(damage.number),
-                str(damage),
-                "Put the file back from a copy of the directory. If there is none: the checkpoints themselves are "
-                "below checkpoints/, but which of them are complete can no longer be told for sure",
-            ) from damage
+            raise CorruptCheckpoint(layout.log_path(damage.number), str(damage), NO_OTHER_LOG) from damage
 
     def existing(self, log: Log) -> set[str]:
         """The metadata files that the log names and that are there."""

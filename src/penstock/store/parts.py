@@ -3,7 +3,7 @@ once, or several of a worker if it is little."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Protocol
@@ -14,7 +14,7 @@ from penstock.core.handles import PartHandle
 from penstock.core.ids import Uid
 from penstock.state.parts import Buffer, CapturedPart, RestoredPart
 from penstock.store.ahead import ahead
-from penstock.store.errors import CorruptCheckpoint
+from penstock.store.errors import RESTORE_ANOTHER, CorruptCheckpoint
 from penstock.store.files import DataFiles, Files
 from penstock.store.layout import part_path
 
@@ -99,6 +99,35 @@ def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], handles: list[PartHand
             offset += length
 
 
+def verified(
+    path: str, chunks: Iterable[Buffer], handles: Sequence[PartHandle], advice: str = RESTORE_ANOTHER
+) -> Iterator[Buffer]:
+    """The content of a file as it comes. Raises `CorruptCheckpoint` at its end if a part in it is not what was
+    written."""
+    sums = [0] * len(handles)
+    start = 0
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        end = start + view.nbytes
+        for place, handle in enumerate(handles):
+            first, last = max(handle.offset, start), min(_end(handle), end)
+            if first < last:
+                sums[place] = crc32(view[first - start : last - start], sums[place])
+        start = end
+        yield chunk
+    for handle, crc in zip(handles, sums, strict=True):
+        if crc != handle.crc32:
+            raise CorruptCheckpoint(path, _changed(handle, crc), advice)
+
+
+def _described(handle: PartHandle) -> str:
+    return f"part {handle.name!r} of operator {handle.uid!r} (bytes {handle.offset} to {_end(handle)})"
+
+
+def _changed(handle: PartHandle, crc: int) -> str:
+    return f"{_described(handle)} has checksum {crc:08x}, but {handle.crc32:08x} was written"
+
+
 class Copies(Protocol):
     """Where some data files can be read more cheaply than from the store."""
 
@@ -109,24 +138,28 @@ class Copies(Protocol):
 
 def reader(files: Files, directory: str, handle: PartHandle, copies: Copies | None = None) -> Callable[[], memoryview]:
     """Reads one part when called, and verifies it. `directory` is the checkpoint's, relative to the root of `files`."""
-    path = part_path(directory, handle) if handle.inline is None else f"the metadata of {directory}"
+    path = _place(directory, handle)
 
     def read() -> memoryview:
         if copies is not None and handle.inline is None and (copy := copies.read(path, handle)) is not None:
             return copy
-        what = f"part {handle.name!r} of operator {handle.uid!r} (bytes {handle.offset} to {_end(handle)})"
         try:
             content = _bytes_of(files, path, handle)
         except FileNotFoundError as error:
-            raise CorruptCheckpoint(path, f"the file is missing; it holds {what}") from error
+            raise CorruptCheckpoint(path, f"the file is missing; it holds {_described(handle)}") from error
         if len(content) != handle.length:
-            raise CorruptCheckpoint(path, f"the file is too short: {what} has only {len(content)} bytes left")
+            found = f"the file is too short: {_described(handle)} has only {len(content)} bytes left"
+            raise CorruptCheckpoint(path, found)
         crc = crc32(content)
         if crc != handle.crc32:
-            raise CorruptCheckpoint(path, f"{what} has checksum {crc:08x}, but {handle.crc32:08x} was written")
+            raise CorruptCheckpoint(path, _changed(handle, crc))
         return content
 
     return read
+
+
+def _place(directory: str, handle: PartHandle) -> str:
+    return part_path(directory, handle) if handle.inline is None else f"the metadata of {directory}"
 
 
 def _bytes_of(files: Files, path: str, handle: PartHandle) -> memoryview:
@@ -148,6 +181,7 @@ def restored(
         handle.layer,
         handle,
         handle.piece,
+        _place(directory, handle),
     )
     return handle.uid, part
 

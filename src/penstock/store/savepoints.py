@@ -35,6 +35,7 @@ from penstock.store.documents import (
 from penstock.store.errors import CorruptCheckpoint
 from penstock.store.files import Files
 from penstock.store.opening import open_files
+from penstock.store.parts import verified
 
 METADATA = "savepoint.json"
 _COMMITTABLES = "committables"
@@ -42,6 +43,7 @@ _DATA = "data"
 _CHUNK = 8 << 20
 _RETAINED = re.compile(r"(?P<job>.*)/checkpoints/(?P<id>\d+)/?")
 _ADVICE = "Nothing was restored. Copy the savepoint again, or choose another one"
+_NOT_COPIED = "Nothing was copied or restored. Put the file back from a copy, or choose another checkpoint or savepoint"
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,11 @@ class Snapshot:
     address: str
     """For people."""
     is_savepoint: bool
+
+    def located(self, path: str) -> str:
+        """The address of a file of it, for people."""
+        inside = _RETAINED.fullmatch(self.address) if not self.is_savepoint else None
+        return f"{inside['job'] if inside else self.address}/{path}"
 
 
 class NoSnapshot(Exception):
@@ -91,11 +98,20 @@ def check_free(target: Files) -> None:
 
 
 def copy_parts(
-    source: Files, directory: str, record: CheckpointRecord, target: Files, name: Callable[[int], str]
+    source: Files,
+    directory: str,
+    record: CheckpointRecord,
+    target: Files,
+    name: Callable[[int], str],
+    located: Callable[[str], str] = str,
 ) -> CheckpointRecord:
     """Copies every data file that the record names; the record with the names of the copies. `name` gives the path of
-    the n-th copy; handles name it without its directory if that is a checkpoint's."""
+    the n-th copy; handles name it without its directory if that is a checkpoint's. What is copied is verified: the copy
+    of a damaged part would look like a complete checkpoint. `located` says for people where a file is."""
     copies: dict[str, str] = {}
+    held: dict[str, list[PartHandle]] = {}
+    for handle in _handles(record):
+        held.setdefault(layout.part_path(directory, handle), []).append(handle)
 
     def moved(handle: PartHandle) -> PartHandle:
         if handle.inline is not None:
@@ -103,7 +119,7 @@ def copy_parts(
         path = layout.part_path(directory, handle)
         if path not in copies:
             copies[path] = name(len(copies))
-            _copy(source, path, target, copies[path])
+            target.write(copies[path], verified(located(path), _chunks(source, path), held[path], _NOT_COPIED))
         copy = copies[path]
         inside = copy.rpartition("/")[2] if layout.checkpoint_file(copy) else copy
         return replace(handle, path=inside, origin=None)
@@ -112,10 +128,6 @@ def copy_parts(
         return replace(subtask, handles=tuple(map(moved, subtask.handles)))
 
     return replace(record, subtasks=tuple(map(entry, record.subtasks)))
-
-
-def _copy(source: Files, path: str, target: Files, copy: str) -> None:
-    target.write(copy, _chunks(source, path))
 
 
 def _chunks(source: Files, path: str) -> Iterator[Buffer]:
@@ -155,12 +167,8 @@ def retained(files: Files, checkpoint: CheckpointId | None, address: str) -> Sna
 
 def read_savepoint(files: Files, address: str) -> Snapshot:
     """Verifies the metadata and that all files are there in their full length."""
-    metadata = unseal(METADATA, files.read(METADATA), Metadata)
-    committables: Mapping[Uid, Sequence[bytes]] = {}
-    if metadata.committables is not None:
-        path = metadata.committables.path
-        committables = decode_committables(f"{address}/{path}", files.read(path), metadata.committables)
-    record = to_record(metadata, committables)
+    metadata = unseal(f"{address}/{METADATA}", files.read(METADATA), Metadata, _ADVICE)
+    record = to_record(metadata, _committables(files, address, metadata.committables))
     sizes = {file.path: file.size for file in files.list(_DATA)}
     for handle in _handles(record):
         size = sizes.get(handle.path)
@@ -170,6 +178,17 @@ def read_savepoint(files: Files, address: str) -> Snapshot:
             found = f"the file has {size} bytes, at least {handle.offset + handle.length} were written"
             raise CorruptCheckpoint(f"{address}/{handle.path}", found, _ADVICE)
     return Snapshot(files, "", record, address, is_savepoint=True)
+
+
+def _committables(files: Files, address: str, expected: CommittablesFile | None) -> Mapping[Uid, Sequence[bytes]]:
+    if expected is None:
+        return {}
+    path = f"{address}/{expected.path}"
+    try:
+        content = files.read(expected.path)
+    except FileNotFoundError as error:
+        raise CorruptCheckpoint(path, "the file is missing; the savepoint needs it", _ADVICE) from error
+    return decode_committables(path, content, expected, _ADVICE)
 
 
 def remove_savepoint(snapshot: Snapshot) -> None:

@@ -13,6 +13,7 @@ from penstock.operators.base import Emitted, OperatorContext
 from penstock.operators.watermark import WatermarkOperator, latest_ms
 from penstock.runtime.elements import MAX_WATERMARK
 from penstock.state.parts import KeyGroupRange, PartKind, RestoredPart
+from penstock.state.tables import StateMismatch
 
 
 class NoClock:
@@ -136,5 +137,6 @@ def test_a_snapshot_is_not_changed_by_what_comes_later():
 def test_a_state_of_an_unknown_version_is_refused():
     part = stored(opened(), 0)
     changed = bytes([9]) + bytes(part.read())[1:]
-    with pytest.raises(ValueError, match="the stored watermark of 'time' has version 9; this Penstock reads version 1"):
-        opened(0, 1, (RestoredPart(part.name, part.kind, 0, lambda: memoryview(changed)),))
+    from_the_future = RestoredPart(part.name, part.kind, 0, lambda: memoryview(changed), path="checkpoints/7/x.data")
+    with pytest.raises(StateMismatch, match=r"in checkpoints/7/x.data is stored in format 9.* reads format 1.* newer"):
+        opened(0, 1, (from_the_future,))

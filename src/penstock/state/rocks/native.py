@@ -28,7 +28,7 @@ from penstock.state.rocks.memory import SharedMemory
 from penstock.state.rocks.records import Records, bounds
 from penstock.state.rocks.workdir import Workdir
 from penstock.state.stored import MANIFEST
-from penstock.state.tables import GROUP_COLUMN, StateHeader, StateMismatch, checked_header, table_schema
+from penstock.state.tables import GROUP_COLUMN, StateHeader, StateMismatch, check_version, checked_header, table_schema
 
 VERSION: Final = 1
 _TABLE_NAME: Final = re.compile(r"[0-9]+\.sst")
@@ -135,12 +135,7 @@ def _read_later(part: RestoredPart) -> Iterator[Buffer]:
 
 def _decoded(part: RestoredPart) -> Manifest:
     content = part.read()
-    version = msgspec.msgpack.decode(content).get("version")
-    if version != VERSION:
-        raise StateMismatch(
-            f"the part {part.name!r} is stored in version {version}, but this Penstock reads version {VERSION}: "
-            "restore it with the version of Penstock that wrote it, or with a newer one"
-        )
+    check_version(part, msgspec.msgpack.decode(content).get("version"), VERSION)
     manifest = msgspec.msgpack.decode(content, type=Manifest)
     strange = [name for name in manifest.tables if not _TABLE_NAME.fullmatch(name)]
     strange += [name for name in manifest.files if not _OTHER_NAME.fullmatch(name)]
