@@ -14,13 +14,13 @@ from penstock.simulation.matrix import KEPT, named, runs_of, verify_lives
 from penstock.simulation.phases import KINDS, PAIRS, Lives, Sizes, live
 
 PLAIN_KINDS = ("aligned", "unaligned", "savepoint")
-SEEDS = 2
 
 
 def seeds_of(pair: Sizes) -> range:
-    """Other ones for each pair: every run is a job of its own."""
+    """Other ones for each pair: every run is a job of its own. Large jobs take long: `penstock verify --rescale` runs
+    more of them."""
     first = (pair[0] * 10 + pair[1]) * 10
-    return range(first, first + SEEDS)
+    return range(first, first + (2 if max(pair) < 7 else 1))
 
 
 @pytest.mark.parametrize("kind", PLAIN_KINDS)
@@ -28,7 +28,7 @@ def seeds_of(pair: Sizes) -> range:
 def test_a_job_in_three_lives_loses_nothing_and_repeats_nothing(kind: str, pair: Sizes) -> None:
     summary = verify_lives(runs_of(seeds_of(pair), [pair], [kind]), processes=1)
     assert [(failure.replay, failure.message) for failure in summary.failures] == []
-    assert summary.runs == SEEDS
+    assert summary.three_lives == summary.runs > 0
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - set(PLAIN_KINDS)))
@@ -38,15 +38,15 @@ def test_so_does_one_whose_snapshots_are_of_a_mixed_kind(kind: str, pair: Sizes)
 
 
 def test_the_lives_begin_with_state_of_every_kind_and_records_in_flight() -> None:
-    summary = verify_lives(runs_of(range(5), [(2, 3)], ["unaligned"]), processes=1)
-    assert summary.three_lives == summary.runs == 5
+    summary = verify_lives(runs_of(range(3), [(2, 1)], ["unaligned"]), processes=1)
+    assert summary.three_lives == summary.runs == 3
     assert set(summary.had) == set(KEPT)
-    assert all(count >= 3 for count in summary.had.values()), summary.had
+    assert all(count >= 2 for count in summary.had.values()), summary.had
 
 
 def test_the_same_lives_are_lived_again() -> None:
-    lives = Lives("adaptive", 2, 3, seed=4)
-    assert live(lives).digest == live(lives).digest != live(Lives("adaptive", 2, 3, seed=5)).digest
+    lives = Lives("adaptive", 2, 1, seed=4)
+    assert live(lives).digest == live(lives).digest != live(Lives("adaptive", 2, 1, seed=5)).digest
 
 
 @pytest.mark.parametrize("kind", ["savepoint", "unaligned savepoint"])
@@ -62,7 +62,7 @@ def test_the_simulation_notices_when_records_of_keys_that_moved_go_to_their_form
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(GraphRecord, "moves_keys", lambda graph, parallelism: False)
-    runs = (Lives("unaligned savepoint", 7, 7, seed=seed, rehashed=True) for seed in range(124, 164))
+    runs = (Lives("unaligned savepoint", 7, 7, seed=seed, rehashed=True) for seed in (10, 13, 22))
     assert any(live(lives).violation for lives in runs)
 
 

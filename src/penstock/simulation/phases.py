@@ -39,6 +39,7 @@ KINDS: Final = ("aligned", "unaligned", "adaptive", "savepoint", "unaligned save
 """Of snapshot."""
 MORE_KEY_GROUPS: Final = 64
 _MOST_NODES: Final = 5
+_FEWEST_ROWS: Final = 25
 _LONGER: Final = 2
 """So many times the records of other simulated jobs: three lives need more to live on."""
 _CHANNELS: Final = {PartKind.INPUT_CHANNEL, PartKind.OUTPUT_CHANNEL}
@@ -67,7 +68,7 @@ class Lives:
         random = Random(f"lives {self.seed}")
         settings = CheckpointSettings(
             mode=mode,
-            every=base.tick * 150,
+            every=base.tick * 100,
             alignment_timeout=base.tick * random.choice((0, 10, 50)),
             timeout=base.tick * 100_000,
             tolerable_failures=1000,
@@ -88,7 +89,8 @@ def _with_all_state(random: Random) -> Topology:
         topology = random_topology(random)
         keyed = any(node.kind.is_keyed for node in topology.nodes)
         ruled = any(node.rules is not None for node in topology.nodes)
-        if keyed and ruled and len(topology.nodes) <= _MOST_NODES:
+        long = all(sum(node.rows) >= _FEWEST_ROWS for node in topology.sources)
+        if keyed and ruled and long and len(topology.nodes) <= _MOST_NODES:
             return topology
 
 
