@@ -137,7 +137,7 @@ class _Writer:
         self._files = files
         self._waiting: list[tuple[WriteId, Mapping[Uid, Sequence[CapturedPart]]]] = []
 
-    def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
+    def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]], inline: bool = True) -> None:
         self._waiting.append((write, parts))
 
     def skip(self, write: WriteId) -> None:

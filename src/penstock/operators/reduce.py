@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.kernels.gathering import taken
 from penstock.operators.aggregates import Accumulator, Aggregate
 from penstock.operators.base import Collector, Operator, OperatorContext
 from penstock.state.columns import ColumnState
@@ -46,12 +47,10 @@ class ReduceOperator(Operator):
 
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
         key_columns = [batch.column(name) for name in self._columns.names]
-        slots, first_rows = self._state.find(key_columns)
-        rows, updated = pa.array(first_rows), slots[first_rows]
-        for accumulator in self._accumulators.values():
-            accumulator.add(batch, slots, len(self._state))
-        columns = [column.take(rows) for column in key_columns]
-        columns += [accumulator.results(updated) for accumulator in self._accumulators.values()]
+        found = self._state.find(key_columns)
+        columns = [taken(column, found.first_rows) for column in key_columns]
+        keys = len(self._state)
+        columns += [accumulator.add_and_tell(batch, found, keys) for accumulator in self._accumulators.values()]
         out.emit(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def logged(self) -> Sequence[LoggedState]:

@@ -23,7 +23,7 @@ from penstock.core.handles import KeyGroupRange
 from penstock.core.ids import Cut, Uid
 from penstock.kernels.gathering import gathered
 from penstock.state.frozen import FrozenArrays
-from penstock.state.index import DictIndex, KeyIndex, Slots, suited_index
+from penstock.state.index import DictIndex, Found, KeyIndex, Slots, suited_index
 from penstock.state.keys import KeyColumns
 from penstock.state.parts import Buffer, Encode, Piece, RestoredPart
 from penstock.state.tables import Rows, StateMismatch, encode_rows, key_columns_of, read_table
@@ -83,14 +83,14 @@ class ColumnState:
         return len(self._index)
 
     # ---- use ----
-    def find(self, key_columns: list[pa.Array]) -> tuple[Slots, Slots]:
-        """The slot of every row's key, new ones for new keys; and the rows in which each of these keys occurs first.
-        The values of these slots may be changed from here to the next call."""
+    def find(self, key_columns: list[pa.Array]) -> Found:
+        """Looks the key of every row up; new keys get new slots. The values of these slots may be changed from here to
+        the next call."""
         self._index = suited_index(self._index, self._keys, key_columns)
-        slots, first_rows = self._index.find(key_columns)
+        found = self._index.find(key_columns)
         if self._frozen:
-            self._keep(slots[first_rows])
-        return slots, first_rows
+            self._keep(found.slots[found.first_rows])
+        return found
 
     def _keep(self, slots: Slots) -> None:
         """Captures that are still being written keep what is about to change."""
@@ -114,7 +114,13 @@ class ColumnState:
 
     def changes(self, since: Cut) -> Encode:
         touched = [slots for known, slots in self._touched if known > since]
-        return self._captured(touched[0] if len(touched) == 1 else np.unique(np.concatenate(touched)))
+        return self._captured(touched[0] if len(touched) == 1 else self._distinct(touched))
+
+    def _distinct(self, touched: Sequence[Slots]) -> Slots:
+        marked = np.zeros(len(self._index), np.bool_)
+        for slots in touched:
+            marked[slots] = True
+        return np.flatnonzero(marked)
 
     def whole(self, portable: bool) -> Sequence[Piece]:
         return [Piece(self._captured(None))] if len(self._index) else []
@@ -180,7 +186,7 @@ class ColumnState:
         key_columns = key_columns_of(batch, self._keys)
         self._index = suited_index(self._index, self._keys, key_columns)
         self._index.expect(expected)
-        slots, _ = self._index.find(key_columns)
+        slots = self._index.find(key_columns).slots
         for name, values in self._values.items():
             values.expect(expected)
             values.put(slots, batch.column(name), len(self._index))
