@@ -190,7 +190,7 @@ class _Filling:
         self.sync_ms.append((time.perf_counter() - began) * 1000.0)
         self.written.append(self._writer.finish(self._log))
         self._log.complete(checkpoint)
-        return captured.handles(checkpoint)
+        return captured.handles()
 
 
 def fill(job: Job) -> Filled:

@@ -219,7 +219,7 @@ def test_a_whole_state_names_the_files_again_that_are_in_the_store_already(
     under_test.feed((3, 1))
     second = under_test.whole_checkpoint()
     shared = tables(first).keys() & tables(second).keys()
-    written = [handle for handle in second if handle.origin is None]
+    written = [handle for handle in second if handle.origin == under_test.newest]
     assert shared
     assert None not in {tables(second)[name] for name in shared}
     assert sum(handle.length for handle in written) < sum(handle.length for handle in first) / 5
@@ -232,7 +232,7 @@ def test_a_checkpoint_after_a_small_change_adds_a_layer_to_the_files(settings: R
     under_test.feed((3, 1))
     after = under_test.checkpoint()
     assert tables(after).keys() == tables(before).keys()
-    assert sorted((handle.name, handle.layer) for handle in after if handle.origin is None) == [
+    assert sorted((handle.name, handle.layer) for handle in after if handle.origin == under_test.newest) == [
         ("amounts", 1),
         ("total", 1),
     ]
