@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     from penstock.api.stream import Stream
-    from penstock.operators.aggregates import Aggregate
+    from penstock.operators.aggregation.declare import Aggregate
     from penstock.operators.fold import RowFunction
     from penstock.operators.keyed import KeyedContext, KeyedFunction
     from penstock.state.declare import StateDeclaration

@@ -12,7 +12,7 @@ from penstock.graph.errors import Site, unknown_column
 from penstock.graph.nodes import Routes, called, checked_site, schema_of
 from penstock.graph.plan import Node, Plan, Route
 from penstock.graph.schemas import Returns, declared_schema
-from penstock.operators.aggregates import Aggregate
+from penstock.operators.aggregation.declare import Aggregate
 from penstock.operators.fold import FoldOperator, RowFunction
 from penstock.operators.keyed import KeyedContext, KeyedFunction, PlainFunction, declarations_of
 from penstock.operators.process import ProcessOperator
@@ -88,11 +88,11 @@ def _aggregated(schema: pa.Schema, key: tuple[str, ...], aggregates: Mapping[str
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, Aggregate):
             raise site.error(
-                f"{name}={aggregate!r} is no aggregate: "
-                "use ps.count(), ps.sum(column), ps.min(column) or ps.max(column)"
+                f"{name}={aggregate!r} is no aggregate: use ps.count(), ps.sum(column), ps.max(column) or another of ps"
             )
-        if aggregate.column is not None and aggregate.column not in schema.names:
-            raise site.error(f"{aggregate}: {unknown_column(aggregate.column, schema.names)}")
+        for column in aggregate.columns:
+            if column not in schema.names:
+                raise site.error(f"{aggregate}: {unknown_column(column, schema.names)}")
     try:
         return reduced_schema(schema, key, aggregates)
     except (ValueError, TypeError) as error:

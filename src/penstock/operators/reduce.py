@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from penstock.core.barrier import Barrier
 from penstock.core.ids import CheckpointId
-from penstock.operators.aggregates import Accumulator, Aggregate
+from penstock.operators.aggregation.accumulator import ToColumns
+from penstock.operators.aggregation.declare import Aggregate
 from penstock.operators.base import Collector, Operator, OperatorContext
 from penstock.state.chain import Chain
 from penstock.state.frozen import FrozenArrays
@@ -47,7 +48,7 @@ class ReduceOperator(Operator):
         self._schema = reduced_schema(input_schema, key, aggregates)
         self._columns = KeyColumns(input_schema, key)
         self._aggregates = dict(aggregates)
-        self._accumulators = {name: Accumulator(item, input_schema) for name, item in aggregates.items()}
+        self._accumulators = {name: item.accumulator(input_schema) for name, item in aggregates.items()}
         self._index: KeyIndex = DictIndex(self._columns)
         self._marks: dict[CheckpointId, Mark] = {}
         """When the snapshots of these checkpoints were taken; none before the newest complete one."""
@@ -108,35 +109,40 @@ class ReduceOperator(Operator):
         mark = self._marks.get(barrier.base) if barrier.base is not None else None
         return self._index.found_since(mark) if mark is not None and self._chain.may_extend(barrier) else None
 
-    def _freeze(self) -> tuple[FrozenArrays, dict[str, int]]:
-        """The arrays of all aggregates, one after another, and how many each of them has."""
-        arrays = {name: accumulator.arrays for name, accumulator in self._accumulators.items()}
-        frozen = FrozenArrays([array for own in arrays.values() for array in own], len(self._index))
+    def _freeze(self) -> tuple[FrozenArrays, list[tuple[int, ToColumns]]]:
+        """The arrays of all aggregates, one after another; of each how many, and what makes columns of them."""
+        accumulators = self._accumulators.values()
+        arrays = [accumulator.arrays for accumulator in accumulators]
+        frozen = FrozenArrays([array for own in arrays for array in own], len(self._index))
         self._frozen.append(weakref.ref(frozen))
-        return frozen, {name: len(own) for name, own in arrays.items()}
+        return frozen, [(len(own), one.frozen()) for own, one in zip(arrays, accumulators, strict=True)]
 
     def _encode(
         self,
         key_columns: Callable[[Slots | None], list[pa.Array]],
-        captured: tuple[FrozenArrays, dict[str, int]],
+        captured: tuple[FrozenArrays, list[tuple[int, ToColumns]]],
         slots: Slots | None,
     ) -> Iterable[Buffer]:
         """On any thread: touches nothing that changes."""
-        frozen, counts = captured
-        accumulators = self._accumulators
+        frozen, groups = captured
 
         def of_rows(rows: Rows) -> list[pa.Array]:
             place, wanted = 0, rows if slots is None else slots[rows]
-            columns = []
-            for name, count in counts.items():
-                values, *seen = (frozen.values(place + number, wanted) for number in range(count))
-                columns.append(accumulators[name].frozen_results(values, seen[0] if seen else None))
+            columns = list[pa.Array]()
+            for count, to_columns in groups:
+                columns += to_columns([frozen.values(place + number, wanted) for number in range(count)])
                 place += count
             return columns
 
-        types = {name: accumulator.type for name, accumulator in accumulators.items()}
         keys = key_columns(slots)
-        return encode_rows(_KIND, _PART, self._description(), self._columns, self._total, keys, types, of_rows)
+        return encode_rows(_KIND, _PART, self._description(), self._columns, self._total, keys, self._stored(), of_rows)
+
+    def _stored(self) -> dict[str, pa.DataType]:
+        return {
+            name + suffix: kind
+            for name, accumulator in self._accumulators.items()
+            for suffix, kind in accumulator.stored.items()
+        }
 
     def _take_up(self, batch: pa.RecordBatch, expected: int) -> None:
         key_columns = key_columns_of(batch, self._columns)
@@ -145,7 +151,8 @@ class ReduceOperator(Operator):
         slots, _ = self._index.find(key_columns)
         for name, accumulator in self._accumulators.items():
             accumulator.expect(expected)
-            accumulator.put(slots, batch.column(name), len(self._index))
+            columns = [batch.column(name + suffix) for suffix in accumulator.stored]
+            accumulator.put(slots, columns, len(self._index))
 
     def _description(self) -> dict[str, Any]:
         return {
