@@ -28,6 +28,10 @@ class Collector(Protocol):
 
     def emit(self, batch: pa.RecordBatch) -> None: ...
 
+    def emit_side(self, output: str, batch: pa.RecordBatch) -> None:
+        """To one of the operator's side outputs. Nobody may be there to take it."""
+        ...
+
 
 class Clock(Protocol):
     """Time, passed in so that tests and the simulation own it."""
@@ -156,9 +160,13 @@ class Emitted:
     """A collector that keeps what it gets: for tests and for operators that post-process."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
+    sides: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
 
     def emit(self, batch: pa.RecordBatch) -> None:
         self.batches.append(batch)
+
+    def emit_side(self, output: str, batch: pa.RecordBatch) -> None:
+        self.sides.setdefault(output, []).append(batch)
 
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]

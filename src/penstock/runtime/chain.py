@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.core.barrier import Barrier
 from penstock.core.ids import CheckpointId, Uid
-from penstock.graph.job import OperatorSpec
+from penstock.graph.job import MAIN, OperatorSpec
 from penstock.operators.base import Operator, OperatorContext, OperatorError, Polled, SourceOperator
 from penstock.runtime.elements import MAX_WATERMARK, MIN_WATERMARK
 from penstock.state.parts import OperatorSnapshot
@@ -43,6 +43,10 @@ class _Link:
         if batch.num_rows:
             self.process(batch, 0)
 
+    def emit_side(self, output: str, batch: pa.RecordBatch) -> None:
+        """Past all operators that follow."""
+        self._next.emit_side(output, batch)
+
     def process(self, batch: pa.RecordBatch, input: int) -> None:
         try:
             self._operator.process(batch, input, self._next)
@@ -57,12 +61,16 @@ class _End:
 
     __slots__ = ("_emit",)
 
-    def __init__(self, emit: Callable[[pa.RecordBatch], None]) -> None:
+    def __init__(self, emit: Callable[[pa.RecordBatch, str], None]) -> None:
         self._emit = emit
 
     def emit(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
-            self._emit(batch)
+            self._emit(batch, MAIN)
+
+    def emit_side(self, output: str, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._emit(batch, output)
 
 
 class OperatorChain:
@@ -70,7 +78,7 @@ class OperatorChain:
         self,
         specs: Sequence[OperatorSpec],
         subtask: int,
-        emit: Callable[[pa.RecordBatch], None],
+        emit: Callable[[pa.RecordBatch, str], None],
         emit_watermark: Callable[[int], None],
     ) -> None:
         self._specs = specs
