@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.api.keyed import KeyedStream
     from penstock.api.pipeline import Pipeline
     from penstock.api.stream import Stream
+    from penstock.api.windowed import WindowedStream
     from penstock.core.barrier import Mode
     from penstock.core.settings import InFlightSettings, RuntimeSettings
     from penstock.graph.errors import PipelineError, UnnamedOperatorWarning
@@ -38,6 +39,15 @@ if TYPE_CHECKING:
     )
     from penstock.operators.keyed import KeyedContext, KeyedFunction, Row, Timer
     from penstock.operators.stream_function import StreamContext, StreamFunction
+    from penstock.operators.windows.declare import (
+        count_window,
+        every,
+        every_count,
+        global_window,
+        session,
+        sliding,
+        tumbling,
+    )
     from penstock.runtime.network.tls import TlsFiles
     from penstock.spark.job import CheckpointFailed, Job, JobFailed, JobResult, RescaleFailed
     from penstock.state.declare import aggregating, list, map, reducing, value
@@ -72,6 +82,7 @@ _HOME_OF = {
     "Timer": "penstock.operators.keyed",
     "TimerKind": "penstock.state.timers",
     "UnnamedOperatorWarning": "penstock.graph.errors",
+    "WindowedStream": "penstock.api.windowed",
     "aggregating": "penstock.state.declare",
     "list": "penstock.state.declare",
     "map": "penstock.state.declare",
@@ -96,6 +107,13 @@ _HOME_OF = {
     "top_n": "penstock.operators.aggregation.declare",
     "user_defined": "penstock.operators.aggregation.declare",
     "var": "penstock.operators.aggregation.declare",
+    "count_window": "penstock.operators.windows.declare",
+    "every": "penstock.operators.windows.declare",
+    "every_count": "penstock.operators.windows.declare",
+    "global_window": "penstock.operators.windows.declare",
+    "session": "penstock.operators.windows.declare",
+    "sliding": "penstock.operators.windows.declare",
+    "tumbling": "penstock.operators.windows.declare",
 }
 
 __all__ = [
@@ -122,12 +140,17 @@ __all__ = [
     "TimerKind",
     "TlsFiles",
     "UnnamedOperatorWarning",
+    "WindowedStream",
     "aggregating",
     "approx_count_distinct",
     "collect",
     "count",
     "count_distinct",
+    "count_window",
+    "every",
+    "every_count",
     "first",
+    "global_window",
     "last",
     "list",
     "map",
@@ -141,11 +164,14 @@ __all__ = [
     "raw",
     "reducing",
     "restart",
+    "session",
     "sinks",
+    "sliding",
     "sources",
     "std",
     "sum",
     "top_n",
+    "tumbling",
     "user_defined",
     "value",
     "var",

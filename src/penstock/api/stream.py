@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.api.keyed import KeyedStream
+    from penstock.api.windowed import WindowedStream
     from penstock.connectors.base import Sink
     from penstock.operators.stream_function import StreamFunction
+    from penstock.operators.windows.declare import Trigger, Windows
 
 _KEYED_METHODS = ("reduce",)
 
@@ -125,6 +127,24 @@ class Stream:
         from penstock.api.keyed import KeyedStream  # the two kinds of stream know each other
 
         return KeyedStream(self._plan, nodes.keyed(self._routes, columns), columns)
+
+    def window(
+        self,
+        windows: Windows,
+        *,
+        allowed_lateness: Duration = 0,
+        early: Trigger | None = None,
+        on: str | None = None,
+    ) -> WindowedStream:
+        """Cuts all records into windows, without a key; kept in one place:
+        `window(ps.tumbling("10s")).aggregate(n=ps.count())`.
+
+        A record later than all its windows by more than `allowed_lateness` goes to the result's `late` stream; within
+        it, the window's row is put out again. `early` puts rows out before the window ends: `early=ps.every("1s")`.
+        Event time is in the column that `with_watermark` named, or `on` another one."""
+        from penstock.api.windowed import windowed
+
+        return windowed(self._plan, self._routes, (), windows, allowed_lateness, early, on)
 
     def rebalance(self) -> Stream:
         """Spreads the records evenly over the subtasks of the next operator, batch by batch."""

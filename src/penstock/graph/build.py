@@ -1,10 +1,10 @@
 """From the plan to the job graph: operators that are connected one to one become chains, the rest become edges.
 
-An operator joins the chain of its input if that input is its only one, comes by FORWARD, has the same parallelism, and
-nobody else consumes it (side outputs are consumed apart). Everything else - an exchange, a union, a fan-out, another parallelism - needs channels and
-begins a new chain. A forward way between different parallelisms is a REBALANCE. Within a chain, neighbouring expression
-operators (filter, select, with_columns) become one operator under the first one's uid, so that a batch goes
-to Polars and back only once.
+An operator joins the chain of its input if that input is its only one, comes by FORWARD, has the same parallelism,
+and nobody else consumes it (side outputs are consumed apart). Everything else - an exchange, a union, a fan-out,
+another parallelism - needs channels and begins a new chain. A forward way between different parallelisms is a
+REBALANCE. Within a chain, neighbouring expression operators (filter, select, with_columns) become one operator under
+the first one's uid, so that a batch goes to Polars and back only once.
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ def add_reduce(
     return (Route(plan.add(Node(site, factory, result, routes, parallelism, stateful=True, key=key_types))),)
 
 
-def _aggregated(schema: pa.Schema, key: tuple[str, ...], aggregates: Mapping[str, Aggregate], site: Site) -> pa.Schema:
+def checked_aggregates(schema: pa.Schema, aggregates: Mapping[str, Aggregate], site: Site) -> None:
+    """Refuses what is no aggregate, and unknown columns."""
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, Aggregate):
             raise site.error(
@@ -93,6 +94,10 @@ def _aggregated(schema: pa.Schema, key: tuple[str, ...], aggregates: Mapping[str
         for column in aggregate.columns:
             if column not in schema.names:
                 raise site.error(f"{aggregate}: {unknown_column(column, schema.names)}")
+
+
+def _aggregated(schema: pa.Schema, key: tuple[str, ...], aggregates: Mapping[str, Aggregate], site: Site) -> pa.Schema:
+    checked_aggregates(schema, aggregates, site)
     try:
         return reduced_schema(schema, key, aggregates)
     except (ValueError, TypeError) as error:

@@ -1,10 +1,10 @@
 """How far event time has come, by key group.
 
-Theory of operation. All keys of a subtask share one event time, the watermark, and all windows up to one end, `fired`,
-have been put out. After a restore at another parallelism, or from records in flight, the key groups of a subtask may come
-from several that were not equally far. Then the subtask goes on from the earliest, and remembers of every group how far
-it was: what was late there stays late, and what was put out there is not put out again. As soon as the subtask has come
-as far as the farthest group, they are all alike again and nothing is looked up any more.
+Theory of operation. All keys of a subtask share one event time, the watermark, and all windows up to one end,
+`fired`, have been put out. After a restore at another parallelism, or from records in flight, the key groups of a
+subtask may come from several that were not equally far. Then the subtask goes on from the earliest, and remembers of
+every group how far it was: what was late there stays late, and what was put out there is not put out again. As soon
+as the subtask has come as far as the farthest group, they are all alike again and nothing is looked up any more.
 
 Stored as a union part: runs of (first group, end of groups, watermark, fired), so that everybody finds its own groups,
 whoever wrote them.
@@ -29,6 +29,8 @@ _VERSION: Final = 1
 _HEADER: Final = struct.Struct("<BI")
 """Version, number of runs."""
 _RUN: Final = struct.Struct("<IIqq")
+
+_EARLIEST: Final = MIN_WATERMARK // 2
 
 Groups = npt.NDArray[np.int32]
 Times = npt.NDArray[np.int64]
@@ -64,10 +66,11 @@ class Progress:
         return self._watermarks is not None or self._fired is not None
 
     def watermarks_of(self, groups: Groups) -> Times:
-        """The event time of each of these key groups."""
+        """The event time of each of these key groups; not so early that reckoning with it would overflow."""
+        watermark = max(self.watermark, _EARLIEST)
         if self._watermarks is None:
-            return np.full(len(groups), self.watermark)
-        return np.maximum(self._watermarks[groups - self._own.start], self.watermark)
+            return np.full(len(groups), watermark)
+        return np.maximum(self._watermarks[groups - self._own.start], watermark)
 
     def fired_of(self, groups: Groups) -> Times:
         """Up to which end the windows of each of these key groups have been put out."""
@@ -79,8 +82,8 @@ class Progress:
     def capture(self) -> CapturedPart:
         groups = np.arange(self._own.start, self._own.end, dtype=np.int32)
         if self.differs:
-            times = list(zip(self.watermarks_of(groups).tolist(), self.fired_of(groups).tolist(), strict=True))
-            runs = [(int(group), int(group) + 1, *time) for group, time in zip(groups, times, strict=True)]
+            times = zip(self.watermarks_of(groups).tolist(), self.fired_of(groups).tolist(), strict=True)
+            runs = [(group, group + 1, *time) for group, time in zip(groups.tolist(), times, strict=True)]
         else:
             runs = [(self._own.start, self._own.end, self.watermark, self.fired)]
         content = _HEADER.pack(_VERSION, len(runs)) + b"".join(_RUN.pack(*run) for run in runs)

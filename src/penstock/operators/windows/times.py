@@ -1,7 +1,7 @@
 """Event time as a column: from whatever a stream keeps it in to whole numbers, and back for a window's bounds.
 
-Times are compared in the column's own ticks where that is finer than a millisecond, so that nothing is rounded: a record
-of 9.9995 s is not in the window that begins at 10 s.
+Times are compared in the column's own ticks where that is finer than a millisecond, so that nothing is rounded: a
+record of 9.9995 s is not in the window that begins at 10 s.
 """
 
 from __future__ import annotations
@@ -61,8 +61,12 @@ class TimeColumn:
             return values * _DAY
         return values * 1_000 if pat.is_timestamp(self._type) and self._type.unit == "s" else values
 
+    def from_ticks(self, ticks: Times) -> pa.Array:
+        """A column of times in `bound_type`."""
+        return pa.array(ticks).view(self.bound_type)
+
     def bounds(self, times: Times | int, rows: int) -> pa.Array:
         """A column of milliseconds in `bound_type`: one for each row, or one for all."""
         ticks = times * self.ticks
         values = ticks if isinstance(ticks, np.ndarray) else np.full(rows, ticks, np.int64)
-        return pa.array(values).view(self.bound_type)
+        return self.from_ticks(values)
