@@ -99,18 +99,21 @@ class KeyedStream:
         function: RowFunction | None = None,
         /,
         *,
+        output: str = "updates",
         uid: str | None = None,
         parallelism: int | None = None,
         **aggregates: Aggregate,
     ) -> Stream:
         """A running aggregate per key: `reduce(n=ps.count(), total=ps.sum("amount"))` gives the key's columns and
         these. Or a function of two rows, `reduce(lambda best, row: row if row.score > best.score else best)`, that
-        keeps the columns. The updated row of a key is put out whenever a batch had rows of it."""
+        keeps the columns. The updated row of a key is put out whenever a batch had rows of it; with
+        `output="changelog"` what has changed, marked in a column `op`: `insert`, or `update_before` and
+        `update_after`."""
         from penstock.api.stream import Stream
         from penstock.graph.keyed import add_reduce
 
         return Stream(
-            self._plan, add_reduce(self._plan, self._routes, self._key, function, aggregates, uid, parallelism)
+            self._plan, add_reduce(self._plan, self._routes, self._key, function, aggregates, output, uid, parallelism)
         )
 
     def __repr__(self) -> str:

@@ -23,21 +23,21 @@ class WindowedStream:
 
     def aggregate(
         self, *, uid: str | None = None, parallelism: int | None = None, **aggregates: Aggregate
-    ) -> WindowResults:
+    ) -> StreamWithLate:
         """One row for every key and window: the key's columns, `window_start` and `window_end` (of windows of event
         time), and one column for each aggregate: `aggregate(n=ps.count(), total=ps.sum("amount"))`."""
         from penstock.graph.windows import add_windows
 
         results, late = add_windows(self._plan, self._routes, self._key, self._spec, aggregates, uid, parallelism)
-        return WindowResults(self._plan, results, late)
+        return StreamWithLate(self._plan, results, late)
 
     def __repr__(self) -> str:
         key = f" by {', '.join(self._key)}" if self._key else ""
         return f"<WindowedStream of {self._spec.windows}{key}>"
 
 
-class WindowResults(Stream):
-    """The results of windows: a stream like any other, beside which there are the late records."""
+class StreamWithLate(Stream):
+    """What is made of records that can be too late: a stream like any other, beside which there are those."""
 
     def __init__(self, plan: Plan, routes: nodes.Routes, late: nodes.Routes | None) -> None:
         super().__init__(plan, routes)
@@ -45,9 +45,9 @@ class WindowResults(Stream):
 
     @property
     def late(self) -> Stream:
-        """The records that came too late for all their windows, or have no time, as they came."""
+        """The records that came too late to count, or have no time, as they came."""
         if self._late is None:
-            raise nodes.site_of("late").error("windows that know no time have no late records")
+            raise nodes.site_of("late").error("what knows no time has no late records")
         return Stream(self._plan, self._late)
 
 

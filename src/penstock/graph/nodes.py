@@ -133,12 +133,19 @@ def add_flat_map(
 
 
 def add_watermark(
-    plan: Plan, routes: Routes, column: str, delay: float, uid: str | None, parallelism: int | None
+    plan: Plan,
+    routes: Routes,
+    column: str,
+    delay: float,
+    idle_after: float | None,
+    uid: str | None,
+    parallelism: int | None,
 ) -> Routes:
     site = checked_site("with_watermark", uid, parallelism)
     schema = schema_of(routes)
     check_time_column(column, schema, site)
-    factory = partial(WatermarkOperator, column, round(delay * 1_000))
+    idle_ms = None if idle_after is None else round(idle_after * 1_000)
+    factory = partial(WatermarkOperator, column, round(delay * 1_000), idle_ms)
     node = Node(site, factory, schema, routes, parallelism, stateful=True, event_time=EventTime(column))
     return (Route(plan.add(node)),)
 
@@ -147,8 +154,8 @@ def rerouted(routes: Routes, partitioning: Partitioning, key: tuple[str, ...] = 
     return tuple(replace(route, partitioning=partitioning, key=key) for route in routes)
 
 
-def keyed(routes: Routes, columns: tuple[str, ...]) -> Routes:
-    check_key(columns, schema_of(routes), site_of("key_by"))
+def keyed(routes: Routes, columns: tuple[str, ...], name: str = "key_by") -> Routes:
+    check_key(columns, schema_of(routes), site_of(name))
     return rerouted(routes, Partitioning.HASH, columns)
 
 

@@ -15,6 +15,7 @@ from penstock.graph.nodes import Routes, checked_site, schema_of, site_of
 from penstock.graph.plan import Node, Plan, Route
 from penstock.graph.schemas import check_time_column
 from penstock.operators.aggregation.declare import Aggregate
+from penstock.operators.deduplicate import DeduplicateOperator, DeduplicateWithinOperator
 from penstock.operators.windows.counted import CountWindowOperator, counted_schema
 from penstock.operators.windows.declare import (
     CountWindows,
@@ -110,6 +111,38 @@ def _operator(
     result = windowed_schema(schema, key, aggregates, TimeColumn(time, schema).bound_type)
     make: Any = TimeWindowOperator if isinstance(windows, TimeWindows) else SessionWindowOperator
     return partial(make, windows, key, aggregates, schema, time, spec.lateness, spec.early), result
+
+
+def add_deduplicate(
+    plan: Plan,
+    routes: Routes,
+    key: tuple[str, ...],
+    within: int | None,
+    on: str | None,
+    uid: str | None,
+    parallelism: int | None,
+) -> tuple[Routes, Routes | None]:
+    """What is let through, and the late records."""
+    site = checked_site("deduplicate", uid, parallelism)
+    schema = schema_of(routes)
+    if within is None:
+        factory: OperatorFactory = partial(DeduplicateOperator, key, schema)
+    else:
+        known = on is not None or {time for route in routes for time in _times_of(route.node)} != {None}
+        time = _event_time(on, schema, routes, site) if known else None
+        factory = partial(DeduplicateWithinOperator, key, schema, within, time)
+    node = Node(
+        site,
+        factory,
+        schema,
+        routes,
+        parallelism,
+        stateful=True,
+        key=key_columns(schema, key),
+        sides={} if within is None else {LATE: schema},
+    )
+    plan.add(node)
+    return (Route(node),), (Route(node, output=LATE),) if within is not None else None
 
 
 def _event_time(on: str | None, schema: pa.Schema, routes: Routes, site: Site) -> EventTime:

@@ -92,6 +92,15 @@ class Operator:
         far."""
         return None
 
+    def is_idle(self, input_idle: bool) -> bool:
+        """Whether there is nothing to say about event time until rows come again. Asked where `passes_watermarks` is
+        False; others are idle when their input is."""
+        return input_idle
+
+    def on_split(self, split: str | None, splits: frozenset[str] | None) -> None:
+        """The rows that follow come from this split of the chain's source, which reads all these. Called before them,
+        whenever that is not as it was; not at all behind an exchange."""
+
     def next_timer(self) -> int | None:
         """When (milliseconds since the epoch) `on_timer` wants to be called, or None. Asked after every call into
         the operator."""
@@ -130,6 +139,10 @@ class Polled:
     idle_for: float = 0.0
     done: bool = False
     """No record will ever follow this batch."""
+    split: str | None = None
+    """Which of its splits the batch is from, if it reads several at a time."""
+    splits: frozenset[str] | None = None
+    """Those that it is reading: event time waits for all of them."""
 
 
 class SourceOperator(Operator):

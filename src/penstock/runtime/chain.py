@@ -89,6 +89,7 @@ class OperatorChain:
         self._links = self._connect(_End(emit))
         self._own_times = {i: MIN_WATERMARK for i, op in enumerate(self.operators) if not op.passes_watermarks}
         self._time_ended = False
+        self._split: tuple[str | None, frozenset[str] | None] = None, None
         self.timed = [i for i, op in enumerate(self.operators) if type(op).next_timer is not Operator.next_timer]
         self._watermarked = [
             type(op).on_watermark is not Operator.on_watermark or not op.passes_watermarks for op in self.operators
@@ -172,6 +173,19 @@ class OperatorChain:
     def _own_time(self, place: int) -> int:
         time = self._call(place, "was asked for its watermark", self.operators[place].emitted_watermark)
         return MIN_WATERMARK if time is None else time
+
+    def is_idle(self, input_idle: bool) -> bool:
+        """Whether the chain has nothing to say about event time, when its input has or has not."""
+        for place in self._own_times:
+            input_idle = self._call(place, "was asked whether it is idle", self.operators[place].is_idle, input_idle)
+        return input_idle
+
+    def say_split(self, split: str | None, splits: frozenset[str] | None) -> None:
+        """Where the rows of the next poll come from."""
+        if (split, splits) != self._split:
+            self._split = split, splits
+            for place in self._own_times:
+                self._call(place, "was told of a split", self.operators[place].on_split, split, splits)
 
     # ---- processing time ----
     def next_timer(self) -> int | None:

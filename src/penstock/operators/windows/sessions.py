@@ -218,6 +218,9 @@ class SessionWindowOperator(Operator):
             watermark = min(watermark, end - 2)  # what is put out happened before its end
         return None if watermark == MIN_WATERMARK else watermark
 
+    def is_idle(self, input_idle: bool) -> bool:
+        return input_idle and len(self._pending) == 0
+
     def next_timer(self) -> int | None:
         if len(self._pending):
             return _DUE_NOW

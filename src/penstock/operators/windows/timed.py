@@ -216,6 +216,9 @@ class TimeWindowOperator(Operator):
             watermark = min(watermark, self._next_end - 2)  # what is put out happened before the window's end
         return None if watermark == MIN_WATERMARK else watermark
 
+    def is_idle(self, input_idle: bool) -> bool:
+        return input_idle and not self._is_behind()
+
     def next_timer(self) -> int | None:
         if self._is_behind():
             return _DUE_NOW
