@@ -17,17 +17,18 @@ from penstock.core.record import SubtaskRecord
 from penstock.core.store import Classified, Completed, Facts, Fate, Log
 from penstock.core.watermarks import WatermarkCombiner
 from penstock.operators.sink import SinkOperator
-from penstock.runtime import channel_state, snapshot
+from penstock.runtime import channel_state, statelog
 from penstock.runtime.commits import Commits
 from penstock.runtime.inputs import Inputs
-from penstock.runtime.layering import Layers
 from penstock.runtime.master import Master
 from penstock.runtime.outputs import Outputs
+from penstock.runtime.ports import Written
 from penstock.runtime.records import RecordWriter
 from penstock.runtime.restored import RestoredSubtask, TaskMemory
+from penstock.runtime.snapshot import Snapshots
 from penstock.runtime.task import Task
 from penstock.runtime.taskcheckpoints import TaskCheckpoints
-from penstock.simulation.faults import CRASHES, Action
+from penstock.simulation.faults import CRASHES, Action, Point
 from penstock.simulation.run import simulate
 from penstock.simulation.scenario import Scenario, random_scenario
 from penstock.simulation.topology import Kind
@@ -80,12 +81,23 @@ def stateful(fits: Fits) -> Fits:
     return lambda scenario: fits(scenario) and any(node.kind is Kind.PROCESS for node in scenario.topology.nodes)
 
 
+def with_failed_writes(fits: Fits) -> Fits:
+    """And a loss later on, after which what was written is read."""
+
+    def fails(scenario: Scenario) -> bool:
+        failing = any(f.action is Action.STORE_ERROR and f.point is Point.DATA for f in scenario.faults)
+        return fits(scenario) and failing and scenario.runtime.layers.inline < 2_000
+
+    return fails
+
+
 def layered(fits: Fits) -> Fits:
     """With user state of which mostly the changes are written."""
 
     def and_layered(scenario: Scenario) -> bool:
         layers = scenario.runtime.layers
-        return stateful(fits)(scenario) and layers.incremental and layers.share > 1 and layers.most > 2
+        many = layers.worth > 1 and layers.share > 1 and layers.most > 2
+        return stateful(fits)(scenario) and layers.incremental and many
 
     return and_layered
 
@@ -191,13 +203,7 @@ def tell_of_completion_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_a_failed_write_for_done(patch: pytest.MonkeyPatch) -> None:
-    def done_anyway(self: snapshot.Snapshots, note: Any) -> None:
-        pending = self._pending.get(note.checkpoint)
-        if pending is not None:
-            pending.open_tickets.discard(note.ticket)
-            self._acknowledge_if_done(pending)
-
-    patch.setattr(snapshot.Snapshots, "failed", done_anyway)
+    patch.setattr(Snapshots, "failed", lambda self, note: self.written(Written(note.write, (), 0.0)))
 
 
 def complete_without_the_last_acknowledgement(patch: pytest.MonkeyPatch) -> None:
@@ -222,7 +228,7 @@ def do_not_commit_again_after_a_restore(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Commits, "recover", forgetful)
 
 
-def write_changes_since_the_last_snapshot_even_if_it_failed(patch: pytest.MonkeyPatch) -> None:
+def write_the_newest_layer_only(patch: pytest.MonkeyPatch) -> None:
     original = LayeredMap.picture
 
     def newest_layer_only(self: LayeredMap, since: int | None = None) -> Picture:
@@ -233,13 +239,20 @@ def write_changes_since_the_last_snapshot_even_if_it_failed(patch: pytest.Monkey
 
 
 def forget_the_layers_below(patch: pytest.MonkeyPatch) -> None:
-    original = Layers.below
+    original = statelog.Captured.handles
 
-    def top_only(self: Layers, captured: Any, unchanged: Any) -> Any:
-        numbered, _ = original(self, captured, unchanged)
-        return numbered, []
+    def top_only(self: Any, checkpoint: CheckpointId) -> Any:
+        return [handle for handle in original(self, checkpoint) if handle.origin is None]
 
-    patch.setattr(Layers, "below", top_only)
+    patch.setattr(statelog.Captured, "handles", top_only)
+
+
+def acknowledge_before_the_layers_below_are_written(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(statelog.Captured, "writes", property(lambda self: {self.own} if self.own else set()))
+
+
+def delete_what_running_subtasks_have_written(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Facts, "is_being_written", lambda self, file: False)
 
 
 def do_not_remember_removals(patch: pytest.MonkeyPatch) -> None:
@@ -283,11 +296,13 @@ MUTATIONS: list[tuple[Callable[[pytest.MonkeyPatch], None], Fits]] = [
     (do_not_restore_event_time, EXACTLY_ONCE),
     (delete_what_is_still_needed, EXACTLY_ONCE),
     (tell_of_completion_twice, EXACTLY_ONCE),
-    (write_changes_since_the_last_snapshot_even_if_it_failed, layered(ABORTS)),
+    (write_the_newest_layer_only, layered(with_failed_writes(EXACTLY_ONCE))),
     (forget_the_layers_below, layered(EXACTLY_ONCE)),
+    (acknowledge_before_the_layers_below_are_written, layered(ABORTS)),
+    (delete_what_running_subtasks_have_written, layered(ABORTS)),
     (do_not_remember_removals, layered(EXACTLY_ONCE)),
     (clean_by_age_instead_of_by_reference, layered(EXACTLY_ONCE)),
-    (take_a_failed_write_for_done, with_fault(Action.STORE_ERROR, Action.STORE_SILENCE)),
+    (take_a_failed_write_for_done, with_failed_writes(EXACTLY_ONCE)),
 ]
 
 

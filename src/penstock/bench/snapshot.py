@@ -19,15 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.barrier import Barrier, Mode
-from penstock.core.handles import KeyGroupRange, PartHandle
-from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
+from penstock.core.handles import KeyGroupRange, PartHandle, PartKind
+from penstock.core.ids import Attempt, Cut, Generation, Uid
 from penstock.operators.aggregation import declare as aggregates
 from penstock.operators.base import Emitted, OperatorContext
 from penstock.operators.reduce import ReduceOperator
 from penstock.runtime.clock import SystemClock
-from penstock.runtime.layering import Layers
-from penstock.state.parts import RestoredPart
+from penstock.state.parts import CapturedPart, RestoredPart
 from penstock.store.local import LocalFiles
 from penstock.store.parts import restored, write_parts
 
@@ -67,8 +65,7 @@ class _Bench:
     def __init__(self, keys: int, directory: str) -> None:
         self._keys, self._directory = keys, directory
         self._files = LocalFiles(directory)
-        self._layers = Layers()
-        self._number = 0
+        self._cut = Cut(0)
         self._random = np.random.default_rng(1)
         self._operator = _opened()
         self._touch(np.arange(keys))
@@ -83,18 +80,17 @@ class _Bench:
             self._operator.process(pa.RecordBatch.from_arrays([column, column], schema=_SCHEMA), 0, out)
             out.batches.clear()
 
-    def checkpoint(self, base: CheckpointId | None = None) -> tuple[CheckpointId, list[PartHandle], float, float]:
+    def checkpoint(self, since: Cut | None = None) -> tuple[Cut, list[PartHandle], float, float]:
         """Its number, what it wrote, the seconds that capturing and writing took."""
-        self._number += 1
-        checkpoint = CheckpointId(self._number)
+        (state,) = self._operator.logged()
+        cut = self._cut = Cut(self._cut + 1)
         began = time.perf_counter()
-        snapshot = self._operator.snapshot(Barrier(checkpoint, Mode.ALIGNED, base=base))
+        state.mark(cut, cut if since is None else since)
+        encode = state.whole(portable=False)[0].encode if since is None else state.changes(since)
         captured = time.perf_counter()
-        parts, below = self._layers.below({_UID: snapshot.parts}, {_UID: snapshot.unchanged})
-        handles = write_parts(self._files, f"checkpoints/{checkpoint}/data", parts)
-        written = time.perf_counter()
-        self._layers.remember(checkpoint, [*below, *handles])
-        return checkpoint, handles, captured - began, written - captured
+        part = CapturedPart(state.name, PartKind.KEYED, encode, state.key_groups)
+        handles = write_parts(self._files, f"checkpoints/{cut}/data", {_UID: [part]})
+        return cut, handles, captured - began, time.perf_counter() - captured
 
     def write_raw(self, size: int) -> float:
         """The seconds that a file of so many bytes takes."""
@@ -111,7 +107,7 @@ class _Bench:
 
     def restore(self, handles: Sequence[PartHandle]) -> float:
         began = time.perf_counter()
-        _opened([restored(self._files, f"checkpoints/{self._number}", 0, handle)[1] for handle in handles])
+        _opened([restored(self._files, f"checkpoints/{self._cut}", 0, handle)[1] for handle in handles])
         return time.perf_counter() - began
 
 

@@ -40,20 +40,14 @@ class Barrier:
     overtakes them.
 
     `patience_ms` counts for `ADAPTIVE` only: how long alignment may still take, over the barrier's whole way. A
-    subtask that
-    forwards the barrier passes on what is left, so that the patience of several exchanges does not add up and no two
-    machines' clocks are ever compared.
-
-    `base` is a complete checkpoint of which this one may reuse what has not changed since; None: everything is
-    written anew. It is known to the coordinator alone in time: a subtask may hear of a completion only after the
-    barrier that follows it.
+    subtask that forwards the barrier passes on what is left, so that the patience of several exchanges does not add up
+    and no two machines' clocks are ever compared.
     """
 
     checkpoint: CheckpointId
     mode: Mode
     purpose: Purpose = Purpose.CHECKPOINT
     patience_ms: float = 0.0
-    base: CheckpointId | None = None
 
     def overtaking(self) -> Barrier:
         return replace(self, mode=Mode.UNALIGNED, patience_ms=0.0)

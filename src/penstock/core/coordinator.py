@@ -81,6 +81,7 @@ class CheckpointCoordinator:
         self._requests = Requests(settings)
         self._failures = FailureCounter(settings.tolerable_failures)
         self._attempt: Attempt | None = None
+        self._last_attempt = Attempt(0)
         self._base: CheckpointId | None = None
         """The newest complete checkpoint that the running attempt took or was restored from. Savepoints are their
         owner's, and nothing is built upon them."""
@@ -103,7 +104,7 @@ class CheckpointCoordinator:
     ) -> list[Instruction]:
         self._tell(at, "attempt started", attempt)
         assert self._attempt is None, f"attempt {self._attempt} has not ended"
-        self._attempt = attempt
+        self._attempt = self._last_attempt = attempt
         self._base = restored.checkpoint if restored else None
         subtasks = restored.subtasks if restored else ()
         self._ending = {record.subtask for record in subtasks if record.finished}
@@ -280,6 +281,13 @@ class CheckpointCoordinator:
         return frozenset(base for base in {self._base, *of_pending} if base is not None)
 
     @property
+    def oldest_writer(self) -> Attempt:
+        """Earlier attempts write nothing any more that a checkpoint could name."""
+        running = self._attempt is not None and not self.all_finished
+        next = self._last_attempt if running else Attempt(self._last_attempt + 1)
+        return min([next, *(pending.attempt for pending in self._pending.values())])
+
+    @property
     def all_finished(self) -> bool:
         """Whether every subtask of the running attempt has ended for good."""
         return self._attempt is not None and len(self._finished) == len(self._topology.subtasks)
@@ -335,7 +343,7 @@ class CheckpointCoordinator:
         )
         self._tell(at, "triggered", checkpoint, request.purpose, mode, *plan.trigger)
         patience = settings.alignment_timeout * 1000.0 if mode is Mode.ADAPTIVE else 0.0
-        barrier = Barrier(checkpoint, mode, request.purpose, patience, self._base_for(request))
+        barrier = Barrier(checkpoint, mode, request.purpose, patience)
         return SendTrigger(self._attempt, plan.trigger, barrier)
 
     def _base_for(self, request: Request) -> CheckpointId | None:

@@ -57,6 +57,8 @@ class PartHandle:
     origin: CheckpointId | None = None
     inline: bytes | None = None
     """The bytes themselves, if there are few: then there is no file, and `path` is empty."""
+    piece: str = ""
+    """Which piece of the layer this is, where a layer consists of several that later ones may name again."""
 
     def seen_from_later(self, written_for: CheckpointId) -> PartHandle:
         """As a later checkpoint names it; `written_for` is the one that this handle belongs to."""

@@ -30,6 +30,10 @@ EdgeId = NewType("EdgeId", int)
 
 KeyGroup = NewType("KeyGroup", int)
 
+Cut = NewType("Cut", int)
+"""A moment in the life of one subtask's state, between two batches, at which it was captured. Rises from capture to
+capture; what a subtask was restored from is cut 0."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class SubtaskId:

@@ -39,19 +39,25 @@ class InFlightSettings:
 
 @dataclass(frozen=True, slots=True)
 class LayerSettings:
-    """When a checkpoint writes only what changed in a state. A chain of layers that grows beyond these bounds is
-    replaced by the whole state."""
+    """When a checkpoint writes only what changed in a state. A chain of layers that has grown beyond these bounds is
+    replaced by the whole state, which is written in the background."""
 
     incremental: bool = True
     most: int = 16
     """Layers of one state, its base included: a restore reads them all."""
     share: float = 0.5
-    """What the layers on top of the base may hold, of the whole state's entries."""
+    """What the layers on top of the base may hold, of the base's bytes."""
+    worth: float = 0.5
+    """Of a state's entries: changes to more of them than this are not worth a layer, the whole is written instead."""
     small: int = 2_048
     """States of fewer entries are written whole: one small piece is better than many."""
     inline: int = 16 << 10
     """Bytes. What a subtask writes at once goes into the checkpoint's metadata, not into a file of its own, if it is no
     more than this: many small operators make no files at all."""
+    changelog: bool = False
+    """Whether changes are also written between two checkpoints."""
+    flush_every: float = 0.2
+    """Seconds from one such write to the next."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,9 @@ those that may go into an order in which a crash between any two does no harm: m
 Nothing is deleted that a retained checkpoint references. A checkpoint is subsumed only by `keep` newer ones whose files
 are all there; broken ones do not count, so at least one restorable checkpoint stays. Ids from the newest complete one
 upwards are in the making and untouched, unless their owner says that they are aborted, or an older generation wrote
-them: that one is fenced.
+them: that one is fenced. What the subtasks of a running attempt have written is theirs, whatever became of the
+checkpoint for which they did, because later ones may name it; until a checkpoint has named it: then it goes when the
+last checkpoint goes that names it.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from penstock.core.ids import CheckpointId, Generation
+from penstock.core.ids import Attempt, CheckpointId, Generation
 
 HISTORY = 100
 """How many log entries stay at least, whether they still count or not."""
@@ -231,6 +233,8 @@ class StoredFile:
     size: int
     checkpoint: CheckpointId
     generation: Generation
+    attempt: Attempt | None = None
+    """In which a subtask wrote it; None: a driver did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,11 +260,23 @@ class Facts:
     aborted: Collection[CheckpointId] = ()
     pinned: Collection[CheckpointId] = ()
     """Complete checkpoints that are being restored from: kept whatever their age."""
+    oldest_writer: Attempt | None = None
+    """Subtasks of earlier attempts write nothing any more that a checkpoint could name; None: of no attempt do they."""
+    released: Collection[str] = ()
+    """Files of checkpoints that were subsumed before."""
+
+    def is_being_written(self, file: StoredFile) -> bool:
+        """Whether a subtask wrote it that still runs, and may yet name it."""
+        if self.oldest_writer is None or file.attempt is None or file.generation != self.generation:
+            return False
+        return file.attempt >= self.oldest_writer
 
 
 @dataclass(frozen=True, slots=True)
 class Classified:
     files: Mapping[str, Fate]
+    released: frozenset[str]
+    """What subsumed checkpoints have named."""
     history: tuple[int, ...]
     """Numbers of the log entries that may go, oldest first."""
     retained: tuple[CheckpointId, ...]
@@ -283,12 +299,15 @@ def classify(facts: Facts) -> Classified:
     retained = tuple(e.checkpoint for e in there if e.checkpoint >= floor or e.checkpoint in facts.pinned)
     subsumed = tuple(e.checkpoint for e in there if e.checkpoint not in retained)
     needed = {r.path for checkpoint in retained for r in facts.references[checkpoint] or ()}
+    released = {r.path for checkpoint in subsumed for r in facts.references[checkpoint] or ()}.union(facts.released)
     unreadable = {checkpoint for checkpoint in retained if facts.references[checkpoint] is None}
     newest = facts.log.newest
 
     def fate(file: StoredFile) -> Fate:
         if file.path in needed or file.checkpoint in unreadable:
             return Fate.KEPT
+        if facts.is_being_written(file) and file.path not in released:
+            return Fate.PENDING
         if file.checkpoint in subsumed:
             return Fate.SUBSUMED
         if file.checkpoint in retained:
@@ -302,6 +321,7 @@ def classify(facts: Facts) -> Classified:
 
     return Classified(
         files={file.path: fate(file) for file in facts.files},
+        released=frozenset(released),
         history=_history(facts.log, facts.log_numbers),
         retained=retained,
         subsumed=subsumed,

@@ -117,10 +117,12 @@ def find_or_insert(
     keys: NDArray[np.uint64],
     stamps: NDArray[np.int32],
     stamp: np.int32,
+    since: np.int32,
     count: int,
     words: NDArray[np.uint64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """The slot of every row's key, the rows in which each key occurs first, and how many keys there are afterwards.
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
+    """The slot of every row's key, the rows in which each key occurs first, those of the slots that were not touched
+    after the stamp `since`, and how many keys there are afterwards.
 
     `table` is an open-addressing table of (hash, slot + 1), its length a power of two, with room for all rows to be
     new; a key of one word is known by its hash, because that is a bijection. `keys` and `stamps` are indexed by slot.
@@ -128,7 +130,8 @@ def find_or_insert(
     rows, width = words.shape
     slots = np.empty(rows, np.int64)
     first_rows = np.empty(rows, np.int64)
-    distinct = 0
+    touched = np.empty(rows, np.int64)
+    distinct = fresh = 0
     mask = np.uint64(len(table) - 1)
     for row in range(rows):
         hashed = _SEED
@@ -158,10 +161,37 @@ def find_or_insert(
             place = (place + np.uint64(1)) & mask
         slots[row] = slot
         if stamps[slot] != stamp:
+            if stamps[slot] <= since:
+                touched[fresh] = slot
+                fresh += 1
             stamps[slot] = stamp
             first_rows[distinct] = row
             distinct += 1
-    return slots, first_rows[:distinct], count
+    return slots, first_rows[:distinct], touched[:fresh].copy(), count
+
+
+@njit(nogil=True, cache=True)
+def look_up(table: NDArray[np.uint64], keys: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The slot of every row's key in a table of `find_or_insert`, -1 where it has none."""
+    rows, width = words.shape
+    slots = np.full(rows, -1, np.int64)
+    mask = np.uint64(len(table) - 1)
+    for row in range(rows):
+        hashed = _SEED
+        for column in range(width):
+            hashed = _mix(hashed ^ words[row, column])
+        place = hashed & mask
+        while table[place, 1] != 0:
+            slot = int(table[place, 1]) - 1
+            equal = table[place, 0] == hashed
+            if equal and width > 1:
+                for column in range(width):
+                    equal = equal and keys[slot, column] == words[row, column]
+            if equal:
+                slots[row] = slot
+                break
+            place = (place + np.uint64(1)) & mask
+    return slots
 
 
 @njit(nogil=True, cache=True)

@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from penstock.core.barrier import Barrier
 from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
-from penstock.core.settings import LayerSettings
-from penstock.state.parts import KeyGroupRange, OperatorSnapshot, RestoredPart
+from penstock.state.parts import KeyGroupRange, LoggedState, OperatorSnapshot, RestoredPart
 
 
 class Collector(Protocol):
@@ -62,10 +61,6 @@ class OperatorContext:
     restored: Sequence[RestoredPart] = ()
     restored_checkpoint: CheckpointId | None = None
     """None on a fresh start."""
-    base: CheckpointId | None = None
-    """The restored checkpoint, if keyed state may go on writing changes to what it restored: all of it was written by
-    this subtask for the same key groups."""
-    layers: LayerSettings = field(default_factory=LayerSettings)
     job: str = ""
 
 
@@ -114,8 +109,13 @@ class Operator:
         """All input has ended: emit what is left. Called once, after the last watermark, before the last snapshot."""
 
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
-        """The synchronous part of a snapshot: capture quickly, encode later. The barrier has already been forwarded."""
+        """The synchronous part of a snapshot: capture quickly, encode later. The barrier has already been forwarded.
+        Keyed state is not handed over here: see `logged`."""
         return OperatorSnapshot()
+
+    def logged(self) -> Sequence[LoggedState]:
+        """The keyed states, asked for once, after `open`. The runtime captures them when and as it sees fit."""
+        return ()
 
     def on_complete(self, checkpoint: CheckpointId) -> None:
         """The checkpoint is complete and can be restored from for ever (until subsumed)."""

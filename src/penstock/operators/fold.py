@@ -7,21 +7,18 @@ updated row of each key in it is put out, in the order in which the keys first o
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from penstock.core.barrier import Barrier
 from penstock.operators.base import Collector, Operator, OperatorContext
 from penstock.operators.keyed import Row, row_type, rows_of, shown
 from penstock.operators.rows import batch_of
-from penstock.state.chain import Chain
-from penstock.state.deltas import take
 from penstock.state.keys import KeyColumns
 from penstock.state.layers import LayeredMap, Picture
-from penstock.state.parts import Buffer, CapturedPart, OperatorSnapshot, PartKind, UnchangedPart
+from penstock.state.maplog import MapLog, of_pictures
+from penstock.state.parts import Buffer, LoggedState
 from penstock.state.tables import StateMismatch, encode_table, key_columns_of, read_table
 
 _PART = "rows"
@@ -44,9 +41,8 @@ class FoldOperator(Operator):
         """A result is a row, which cannot change."""
 
     def open(self, context: OperatorContext) -> None:
-        self._own, self._total = context.key_groups, context.total_key_groups
-        self._chain = Chain(context.layers)
-        changes = 0
+        encoder = of_pictures(_encode, self._schema, self._columns, context.total_key_groups)
+        self._log = MapLog(_PART, context.key_groups, [self._rows], encoder)
         for part in context.restored:
             header, batches = read_table(part, self._columns, context.key_groups)
             if header.kind != _KIND or dict(header.description) != _description(self._schema):
@@ -58,10 +54,6 @@ class FoldOperator(Operator):
                 keys = self._columns.from_arrow(key_columns_of(batch, self._columns))
                 stored = batch.select([_PREFIX + name for name in self._schema.names])
                 self._rows.live.update(zip(keys, rows_of(stored, self._row_type), strict=True))
-                changes += batch.num_rows if part.layer else 0
-        if context.base is not None and context.restored:
-            self._rows.freeze(context.base)
-            self._chain.restored(context.base, len(context.restored), changes)
 
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
         self._rows.settle()
@@ -87,12 +79,8 @@ class FoldOperator(Operator):
             batch_of([result], self._schema)  # says what is wrong with it
         return self._row_type(*map(result.__getitem__, self._schema.names))
 
-    def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
-        taken = take([self._rows], self._chain, barrier)
-        if not taken.pictures and taken.base is not None:
-            return OperatorSnapshot(unchanged=(UnchangedPart(_PART, taken.base),))
-        encode = partial(_encode, self._schema, self._columns, self._total, taken.pictures[0])
-        return OperatorSnapshot((CapturedPart(_PART, PartKind.KEYED, encode, key_groups=self._own, base=taken.base),))
+    def logged(self) -> Sequence[LoggedState]:
+        return (self._log,)
 
 
 def _description(schema: pa.Schema) -> dict[str, Any]:
@@ -103,8 +91,8 @@ def _shown(description: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}: {kind}" for name, kind in description.get("columns", ()))
 
 
-def _encode(schema: pa.Schema, keys: KeyColumns, total_groups: int, picture: Picture) -> Iterable[Buffer]:
-    entries = picture.items()
+def _encode(schema: pa.Schema, keys: KeyColumns, total_groups: int, pictures: Sequence[Picture]) -> Iterable[Buffer]:
+    entries = pictures[0].items()
     raw_keys, rows = list(entries), list(entries.values())
     columns: dict[str, list[pa.Array]] = {field.name: [] for field in schema}
     for start in range(0, len(rows), _RUN):

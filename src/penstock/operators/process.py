@@ -37,7 +37,7 @@ from penstock.state.expiring import ExpiringState
 from penstock.state.keyed import KeyedBackend
 from penstock.state.keys import KeyColumns
 from penstock.state.operator_state import OperatorStates
-from penstock.state.parts import CapturedPart, OperatorSnapshot, PartKind, RestoredPart
+from penstock.state.parts import CapturedPart, LoggedState, OperatorSnapshot, PartKind, RestoredPart
 from penstock.state.timers import PART_NAME as TIMERS_PART
 from penstock.state.timers import TimerKind, TimerQueue, Timers
 
@@ -71,8 +71,8 @@ class ProcessOperator(Operator):
     def open(self, context: OperatorContext) -> None:
         self._parallelism = context.parallelism
         groups, total = context.key_groups, context.total_key_groups
-        self._timers = Timers(self._columns, groups, total, context.layers)
-        self._backend = KeyedBackend(context.uid, self._columns, groups, total, context.layers)
+        self._timers = Timers(self._columns, groups, total)
+        self._backend = KeyedBackend(context.uid, self._columns, groups, total)
         self._states = bind_states(self._function, context.clock.wall_ms)
         self._expiring = [state for state in self._states if isinstance(state, ExpiringState)]
         for state in self._states:
@@ -88,10 +88,10 @@ class ProcessOperator(Operator):
     def _restore(self, context: OperatorContext) -> None:
         own = {TIMERS_PART, _TIME_PART}
         states = [part for part in context.restored if part.name not in own]
-        self._backend.restore([part for part in states if part.kind is PartKind.KEYED], context.base)
+        self._backend.restore([part for part in states if part.kind is PartKind.KEYED])
         operator_parts = [part for part in states if part.kind is not PartKind.KEYED]
         self._operator_states.restore(context.uid, operator_parts, context.subtask, context.parallelism)
-        self._timers.restore([part for part in context.restored if part.name == TIMERS_PART], context.base)
+        self._timers.restore([part for part in context.restored if part.name == TIMERS_PART])
         times = {part.subtask: part for part in context.restored if part.name == _TIME_PART}
         if times:
             self._context.watermark = _restored_watermark(times, context)
@@ -176,6 +176,9 @@ class ProcessOperator(Operator):
             watermark = watermark if earliest is None else earliest - 1
         return None if watermark == MIN_WATERMARK else watermark
 
+    def is_idle(self, input_idle: bool) -> bool:
+        return input_idle and not self._is_behind()
+
     def next_timer(self) -> int | None:
         if self._is_behind():
             return _DUE_NOW
@@ -219,10 +222,11 @@ class ProcessOperator(Operator):
     # ---- snapshots ----
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
         time = _TIME.pack(_TIME_VERSION, self._parallelism, self._context.watermark)
-        states, timers = self._backend.capture(barrier), self._timers.capture(barrier)
         watermark = CapturedPart(_TIME_PART, PartKind.UNION, lambda: (time,))
-        parts = (*states.parts, *timers.parts, watermark, *self._operator_states.capture(self._parallelism))
-        return OperatorSnapshot(parts, unchanged=(*states.unchanged, *timers.unchanged))
+        return OperatorSnapshot((watermark, *self._operator_states.capture(self._parallelism)))
+
+    def logged(self) -> Sequence[LoggedState]:
+        return (*self._backend.logs, self._timers.log)
 
 
 def _all_of(calls: Sequence[Callable[[Hashable], None]]) -> Callable[[Hashable], None]:

@@ -18,7 +18,7 @@ from penstock.core.ids import CheckpointId, Uid
 from penstock.graph.job import MAIN, OperatorSpec
 from penstock.operators.base import Operator, OperatorContext, OperatorError, Polled, SourceOperator
 from penstock.runtime.elements import MAX_WATERMARK, MIN_WATERMARK
-from penstock.state.parts import OperatorSnapshot
+from penstock.state.parts import LoggedState, OperatorSnapshot
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -214,6 +214,11 @@ class OperatorChain:
             spec.uid: self._call(place, doing, self.operators[place].snapshot, barrier)
             for place, spec in enumerate(self._specs)
         }
+
+    def logged(self) -> list[tuple[Uid, LoggedState]]:
+        """The keyed states of all operators."""
+        operators = zip(self._specs, self.operators, strict=True)
+        return [(spec.uid, state) for spec, operator in operators for state in operator.logged()]
 
     def complete(self, checkpoint: CheckpointId) -> None:
         for place, operator in enumerate(self.operators):

@@ -87,7 +87,9 @@ class Checkpointing:
         self._clock, self._events = clock, events
         newest = claim.newest.checkpoint if claim.newest else None
         self.coordinator = CheckpointCoordinator(topology, graph, settings, claim.generation, claim.next_id, newest)
-        self.housekeeping = Housekeeping(store, background, events.fenced, lambda: self.coordinator.bases)
+        self.housekeeping = Housekeeping(
+            store, background, events.fenced, lambda: (self.coordinator.bases, self.coordinator.oldest_writer)
+        )
         self._records = RecordWriter(store, background, clock, self)
         self._answers: dict[RequestId, Answer] = {}
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from penstock.core.ids import CheckpointId
+from penstock.core.ids import Attempt, CheckpointId
 from penstock.core.statistics import CheckpointStatistics, Status
 from penstock.core.store import Fenced
 from penstock.runtime.backoff import Background
@@ -27,9 +27,10 @@ class Housekeeping:
         store: CheckpointStore,
         background: Background,
         fenced: Callable[[str], None],
-        bases: Callable[[], Collection[CheckpointId]],
+        in_use: Callable[[], tuple[Collection[CheckpointId], Attempt]],
     ) -> None:
-        self._store, self._background, self._fenced, self._bases = store, background, fenced, bases
+        """`in_use`: complete checkpoints that others are built upon, and the first attempt that may still write."""
+        self._store, self._background, self._fenced, self._in_use = store, background, fenced, in_use
         self._figures: list[CheckpointStatistics] = []
         self._aborted: set[CheckpointId] = set()
         self._clean = False
@@ -57,13 +58,13 @@ class Housekeeping:
             return
         figures, aborted, clean = self._figures, frozenset(self._aborted), self._clean
         self._figures, self._clean, self._busy = [], False, True
-        bases = self._bases()
+        bases, oldest_writer = self._in_use()
 
         def work() -> None:
             for statistics in figures:
                 self._store.record_statistics(statistics.as_entry())
             if clean:
-                self._store.clean(aborted, bases)
+                self._store.clean(aborted, bases, oldest_writer)
 
         self._background(work, lambda result: self._done(result, aborted if clean else frozenset()))
 

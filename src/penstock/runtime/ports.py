@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.core.barrier import Barrier
 from penstock.core.causes import Cause
@@ -56,20 +56,25 @@ class Complete:
     checkpoint: CheckpointId
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The snapshot writer is done with what `SnapshotWriter.write` got under this ticket."""
+class WriteId(NamedTuple):
+    """What a task gives to its snapshot writer at once: the file goes into the directory of that checkpoint."""
 
     checkpoint: CheckpointId
     ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What `SnapshotWriter.write` got is durable."""
+
+    write: WriteId
     handles: Sequence[PartHandle]
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class WriteFailed:
-    checkpoint: CheckpointId
-    ticket: int
+    write: WriteId
     error: str
 
 
@@ -102,10 +107,11 @@ class SnapshotWriter(Protocol):
     """Encodes and writes captured parts off the task's thread, and answers with `Written` or `WriteFailed` in the
     mailbox."""
 
-    def write(self, checkpoint: CheckpointId, ticket: int, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None: ...
+    def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None: ...
 
-    def discard(self, checkpoint: CheckpointId) -> None:
-        """The checkpoint is aborted: stop writing for it and remove what was written."""
+    def drop(self, write: WriteId) -> None:
+        """Nobody will ever name what was written there: it need not be written any more, or is removed. No answer
+        follows."""
         ...
 
 

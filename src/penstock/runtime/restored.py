@@ -13,15 +13,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from penstock.core.handles import KeyGroupRange, PartKind
+from penstock.core.handles import KeyGroupRange, PartHandle, PartKind
 from penstock.core.ids import Attempt, ChannelId, CheckpointId, EdgeId, Generation, SubtaskId, Uid
 from penstock.core.keygroups import range_of
 from penstock.core.restore import TASK_PART
-from penstock.core.settings import LayerSettings
-from penstock.core.watermarks import NO_TIME
+from penstock.core.watermarks import END_OF_TIME, NO_TIME
 from penstock.graph.job import JobGraph, OperatorSpec
 from penstock.operators.base import Clock, OperatorContext
-from penstock.runtime.layering import Layers
 from penstock.state.parts import CapturedPart, RestoredPart
 
 MEMORY_PART = TASK_PART
@@ -62,22 +60,16 @@ class RestoredSubtask:
     def operator_parts(self, uid: Uid) -> list[RestoredPart]:
         return [part for part in self.parts.get(uid, ()) if part.name != MEMORY_PART]
 
-    def base_of(self, uid: Uid, subtask: int, own: KeyGroupRange) -> CheckpointId | None:
-        """The checkpoint, if the subtask may go on from the keyed parts of this operator with changes to them."""
+    def layers(self, uid: Uid, name: str, subtask: int, own: KeyGroupRange) -> list[PartHandle]:
+        """The layers of a keyed state, if the subtask may go on from them with changes: all of the operator's were
+        written by this subtask, for the same key groups, and are the job's own."""
         if self.former:
-            return None
+            return []
         keyed = [part for part in self.parts.get(uid, ()) if part.kind is PartKind.KEYED]
-        same = all(part.handle is not None and part.subtask == subtask and part.key_groups == own for part in keyed)
-        return self.checkpoint if same else None
-
-    def layers(self, subtask: int) -> Layers:
-        """What the subtask itself had written."""
-        layers = Layers()
-        if self.former:
-            return layers
-        every = (part for parts in self.parts.values() for part in parts if part.subtask == subtask)
-        layers.remember(self.checkpoint, [part.handle for part in every if part.handle is not None])
-        return layers
+        if any(part.handle is None or part.subtask != subtask or part.key_groups != own for part in keyed):
+            return []
+        named = (part.handle for part in keyed if part.name == name and part.handle is not None)
+        return [handle.seen_from_later(self.checkpoint) for handle in named]
 
     def memory(self, head: Uid, subtask: int) -> TaskMemory:
         parts = [part for part in self.parts.get(head, ()) if part.name == MEMORY_PART]
@@ -87,7 +79,9 @@ class RestoredSubtask:
         if not memories or len(memories) < self.former:
             return TaskMemory()  # one that had nothing to remember knew of no time
         channels = [] if self.former else [known for known in memories[0].channels if known[0] not in self.reshaped]
-        return TaskMemory(all(m.drained for m in memories), min(m.time for m in memories), channels)
+        # Operators of a task that has drained were at the end of time, whatever its channels had said.
+        times = [END_OF_TIME if memory.drained and self.former else memory.time for memory in memories]
+        return TaskMemory(all(memory.drained for memory in memories), min(times), channels)
 
 
 class TaskMemory(msgspec.Struct, frozen=True):
@@ -121,7 +115,6 @@ def operator_context(
     clock: Clock,
     attempt: Attempt,
     generation: Generation,
-    layers: LayerSettings,
 ) -> OperatorContext:
     parallelism, total = graph.chain(subtask.chain).parallelism, graph.key_groups
     # A chain without keyed input may be wider than there are key groups; then it owns none.
@@ -138,7 +131,5 @@ def operator_context(
         clock=clock,
         restored=() if restored is None else restored.operator_parts(spec.uid),
         restored_checkpoint=None if restored is None else restored.checkpoint,
-        base=None if restored is None else restored.base_of(spec.uid, subtask.index, owned),
-        layers=layers,
         job=graph.name,
     )

@@ -46,7 +46,6 @@ from penstock.runtime.chain import OperatorChain
 from penstock.runtime.elements import EndOfChannel, EndOfData
 from penstock.runtime.inputs import Inputs
 from penstock.runtime.intake import Intake
-from penstock.runtime.layering import Layers
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.ports import (
     Abort,
@@ -66,6 +65,7 @@ from penstock.runtime.ports import (
 from penstock.runtime.replay import replayed
 from penstock.runtime.restored import RestoredSubtask, TaskMemory, operator_context
 from penstock.runtime.sourcing import SourceDriver
+from penstock.runtime.statelog import StateLog
 from penstock.runtime.taskcheckpoints import TaskCheckpoints
 
 __all__ = ["RestoredSubtask", "Task"]
@@ -193,6 +193,7 @@ class Task:
         self._chain = chain = OperatorChain(
             self._specs, self.subtask.index, self._outputs.emit, self._outputs.watermark
         )
+        self._log = StateLog(self._settings.layers, self._writer)
         self._checkpoints = TaskCheckpoints(
             head=self._specs[0].uid,
             chain=chain,
@@ -202,13 +203,14 @@ class Task:
             writer=self._writer,
             reports=self._reports,
             clock=self._clock,
-            layers=Layers() if self._restored is None else self._restored.layers(self.subtask.index),
+            log=self._log,
         )
         self._driver = self._make_driver(chain)
         self._dispatch = self._make_dispatch()
         for recovered in self._inputs.recovered:
             self._checkpoints.ending(recovered)
         chain.open(self._context_of)
+        self._keep_log_of(chain)
         restored = self._restored
         self._memory = TaskMemory()
         if restored is not None:
@@ -246,8 +248,13 @@ class Task:
             self._clock,
             self._attempt,
             self._generation,
-            self._settings.layers,
         )
+
+    def _keep_log_of(self, chain: OperatorChain) -> None:
+        index, restored = self.subtask.index, self._restored
+        for uid, state in chain.logged():
+            stored = [] if restored is None else restored.layers(uid, state.name, index, state.key_groups)
+            self._log.add(uid, state, stored, _NO_CHECKPOINT if restored is None else restored.checkpoint)
 
     def _recover(self, restored: RestoredSubtask) -> None:
         """Makes the recovered channels, before anything else asks which channels there are."""
@@ -305,6 +312,7 @@ class Task:
         if patience is not None and patience <= now:
             self._checkpoints.patience_over()
             self._checkpoints.settle()
+        self._log.flush(now)
         self._outputs.flush(now)
         self._checkpoints.collect_overtaken(now)
 

@@ -36,11 +36,11 @@ from penstock.operators.base import Clock, OperatorError
 from penstock.runtime.chain import OperatorChain
 from penstock.runtime.elements import Element
 from penstock.runtime.inputs import InputChannel, Inputs
-from penstock.runtime.layering import Layers
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.ports import SnapshotWriter, TaskReports, WriteFailed, Written
 from penstock.runtime.restored import TaskMemory
 from penstock.runtime.snapshot import Pending, Snapshots
+from penstock.runtime.statelog import StateLog
 from penstock.state.parts import CapturedPart
 
 
@@ -56,19 +56,17 @@ class TaskCheckpoints:
         writer: SnapshotWriter,
         reports: TaskReports,
         clock: Clock,
-        layers: Layers,
+        log: StateLog,
     ) -> None:
         self._head = head
         self._chain = chain
         self._inputs = inputs
         self._outputs = outputs
         self._event_time = event_time
-        self._writer = writer
         self._reports = reports
         self._clock = clock
         self._handler = BarrierHandler(inputs.channels)
-        self._layers = layers
-        self._snapshots = Snapshots(head, writer, reports, layers)
+        self._snapshots = Snapshots(head, writer, reports, log)
         self._taken: dict[CheckpointId, bool] = {}
         """Snapshots whose checkpoint's end is not known, and whether the input had ended before."""
         self._recording_for: CheckpointId | None = None
@@ -123,6 +121,7 @@ class TaskCheckpoints:
         drained = self._taken.pop(checkpoint, None)
         if drained is not None:
             self._chain.complete(checkpoint)
+            self._snapshots.complete(checkpoint)
             self.end_covered |= drained
         self._tell(Completed(checkpoint))
 
@@ -130,7 +129,7 @@ class TaskCheckpoints:
         self._forget(checkpoint)
         self._outputs.abort(checkpoint)
         if self._taken.pop(checkpoint, None) is not None:
-            self._writer.discard(checkpoint)
+            self._snapshots.abort(checkpoint)
             self._chain.abort(checkpoint)
         self._tell(Aborted(checkpoint))
 
@@ -180,19 +179,18 @@ class TaskCheckpoints:
         else:
             self._outputs.forward(barrier, order.deadline)
         self._taken[checkpoint] = self.drained
-        if barrier.base is not None:
-            self._layers.forget_before(barrier.base)
         try:
             captured = self._chain.snapshot(barrier)
         except OperatorError as error:
             self._reports.decline(checkpoint, Cause.DECLINED, f"{error}\n{error.traceback}")
             return
+        parts: dict[Uid, list[CapturedPart]] = {uid: list(snapshot.parts) for uid, snapshot in captured.items()}
+        parts[self._head] += self._memory(barrier.mode).capture()
+        state = self._snapshots.capture(checkpoint, barrier.purpose, parts)
         inputs: dict[ChannelId, list[Element]] = {}
         if order.overtaking:
             inputs = self._inputs.record(checkpoint, order.recording, order.behind)
             self._recording_for = checkpoint
-        state: dict[Uid, list[CapturedPart]] = {uid: list(snapshot.parts) for uid, snapshot in captured.items()}
-        state[self._head] += self._memory(barrier.mode).capture()
         pending = Pending(
             checkpoint,
             drained=self.drained,
@@ -202,12 +200,12 @@ class TaskCheckpoints:
             forwarding=order.deadline is not None,
             inputs=inputs,
             outputs=outputs,
+            state=state,
             start_delay_ms=max(0.0, order.reached_at - order.announced_at) * 1000.0,
             alignment_ms=max(0.0, started - order.reached_at) * 1000.0,
             sync_ms=(self._clock.now() - started) * 1000.0,
         )
-        unchanged = {uid: snapshot.unchanged for uid, snapshot in captured.items() if snapshot.unchanged}
-        self._snapshots.begin(pending, state, unchanged)
+        self._snapshots.begin(pending)
         self.collect_overtaken(started)
 
     def _memory(self, mode: Mode) -> TaskMemory:

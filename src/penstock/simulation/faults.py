@@ -191,6 +191,15 @@ def _random_fault(random: Random, kinds: Sequence[_Kind]) -> Fault:
     return Fault(point, random.randint(1, _REACH.get(point, 3)), action, random.choice((0, 1, 1, 1, 2)))
 
 
+def random_write_errors(random: Random) -> tuple[Fault, ...]:
+    """Some writes of state fail, and later a worker is lost: then it shows whether what was written fits together."""
+    errors = [
+        Fault(Point.DATA, random.randint(1, 6), Action.STORE_ERROR, random.randint(0, 3))
+        for _ in range(random.randint(1, 4))
+    ]
+    return (*errors, Fault(Point.STEP, random.randint(1, 60), Action.KILL_WORKER, random.randint(2, 5)))
+
+
 class FaultPlan:
     """Counts how often each point was reached and says what happens there."""
 

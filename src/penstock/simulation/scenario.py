@@ -11,7 +11,7 @@ from random import Random
 
 from penstock.core.barrier import Mode
 from penstock.core.settings import CheckpointSettings, InFlightSettings, LayerSettings, RuntimeSettings
-from penstock.simulation.faults import Fault, random_faults, random_rescale
+from penstock.simulation.faults import Fault, random_faults, random_rescale, random_write_errors
 from penstock.simulation.topology import Kind, Node, Topology, random_topology, without_copies
 
 
@@ -75,12 +75,17 @@ def random_scenario(seed: int) -> Scenario:
     mode = random.choices([mode for mode, _ in _MODES], [weight for _, weight in _MODES])[0]
     rescaling = mode is not None and random.random() < 0.4
     topology = _only_scripted(random_topology(random)) if drains else random_topology(random)
+    faults = random_faults(random, mode is not None)
+    if mode is not None and random.random() < 0.15:
+        faults += random_write_errors(random)
+    if rescaling:
+        faults += (random_rescale(random),)
     return Scenario(
         seed=seed,
         topology=without_copies(topology) if rescaling else topology,
         checkpoints=None if mode is None else _checkpoints(random, mode, tick),
         runtime=_runtime(random, tick),
-        faults=random_faults(random, mode is not None) + ((random_rescale(random),) if rescaling else ()),
+        faults=faults,
         tick=tick,
         haunting=tick * random.choice((50, 200, 600)),
         slow=random.choice((0.0, 0.1, 0.3)),
@@ -105,7 +110,7 @@ def _only_scripted(topology: Topology) -> Topology:
 
 def _checkpoints(random: Random, mode: Mode, tick: float) -> CheckpointSettings:
     return CheckpointSettings(
-        every=tick * random.choice((200, 400) if mode is Mode.STOP_THE_WORLD else (40, 100, 200)),
+        every=tick * random.choice((200, 400) if mode is Mode.STOP_THE_WORLD else (15, 40, 100, 200)),
         mode=mode,
         alignment_timeout=tick * random.choice((0, 10, 50)),
         timeout=tick * random.choice((1_500, 5_000, 100_000)),
@@ -125,9 +130,12 @@ def _runtime(random: Random, tick: float) -> RuntimeSettings:
         layers=LayerSettings(
             incremental=random.random() < 0.9,
             most=random.choice((2, 4, 16)),
-            share=random.choice((0.5, 5.0)),
+            share=random.choice((0.5, 1000.0, 1000.0)),
+            worth=random.choice((0.5, 10.0, 10.0)),
             small=0,
             inline=random.choice((0, 0, 1_000, 1 << 20)),
+            changelog=random.random() < 0.4,
+            flush_every=tick * random.choice((0, 10, 50)),
         ),
         linger=tick * random.choice((0, 3, 10)),
         small_batch_rows=random.choice((1, 4, 10)),

@@ -141,7 +141,7 @@ class _Sketch:
         if self.random.random() < 0.2:
             self._reduce()
         self._sinks()
-        return Topology(tuple(self.nodes), self.random.choice((1, 2, 3, 7)))
+        return Topology(tuple(self.nodes), self.random.choice((1, 2, 3, 7, 40)))
 
     @property
     def _subtasks(self) -> int:

@@ -8,7 +8,8 @@ from penstock.core.barrier import Barrier, Mode
 from penstock.core.ids import Attempt, CheckpointId, Generation
 from penstock.core.store import Claimed, Completed
 from penstock.store import layout
-from penstock.store.documents import decode_entry
+from penstock.store.checkpoints import references
+from penstock.store.documents import Metadata, decode_entry, unseal
 from penstock.store.files import Files
 
 _IN_ORDER = (Mode.ALIGNED, Mode.STOP_THE_WORLD)
@@ -24,6 +25,8 @@ class Witness:
         self.completed: dict[CheckpointId, Generation] = {}
         """Checkpoints that are complete, for the log names them, and the generation that completed them."""
         self.newest = CheckpointId(0)
+        self._needed: set[str] = set()
+        """The files that the newest complete checkpoint names, its own included."""
         self.owner = 0
         """The number of the driver that claimed the store last."""
         self.raise_in_process = False
@@ -75,7 +78,7 @@ class Witness:
                     self.object(f"checkpoint {entry.checkpoint} was completed after {self.newest}")
                 self.completed[entry.checkpoint] = entry.generation
                 self.newest = entry.checkpoint
-        elif operation == "delete":
-            owner = layout.checkpoint_file(path)
-            if owner is not None and owner == (self.newest, self.completed.get(self.newest)):
-                self.object(f"{path} was deleted, though its checkpoint is the newest complete one")
+                metadata = unseal(entry.metadata, files.read(entry.metadata), Metadata)
+                self._needed = {reference.path for reference in references(entry, metadata)}
+        elif operation == "delete" and path in self._needed:
+            self.object(f"{path} was deleted, though the newest complete checkpoint, {self.newest}, needs it")

@@ -1,6 +1,7 @@
 """The index of a columnar state: which slot of the state's arrays belongs to which key.
 
-Slots are given out in the order in which keys first occur, one after another, and never change. Two forms with the same
+Slots are given out in the order in which keys first occur, one after another, and never change. An index notes which
+slots are found between two calls of `take_touched`: each once, when it is first found. Two forms with the same
 behaviour: a hash table over the keys' words for keys of plain numbers in large batches, and a Python dict for every
 other key and for small batches. An index of the one form can be turned into the other at any time.
 """
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from itertools import count
 from types import ModuleType
 from typing import Any, Protocol
@@ -29,18 +29,13 @@ _INITIAL_KEYS = 1024
 _MAX_STAMP = np.iinfo(np.int32).max
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A moment in the life of an index."""
-
-    era: object
-    """Stamps of different eras cannot be compared: those of different indexes, or before and after they began anew."""
-    stamp: int
-
-
 class KeyIndex(Protocol):
     def find(self, columns: list[pa.Array]) -> tuple[Slots, Slots]:
         """The slot of every row's key, new slots for new keys; and the rows in which each key of these occurs first."""
+        ...
+
+    def look_up(self, columns: list[pa.Array]) -> Slots:
+        """The slot of every row's key, -1 where it is not known."""
         ...
 
     def captured(self) -> Callable[[Slots | None], list[pa.Array]]:
@@ -51,12 +46,8 @@ class KeyIndex(Protocol):
         """So many keys will come: room for all of them is made at once, instead of again and again as they come."""
         ...
 
-    def mark(self) -> Mark:
-        """Now, after the last call of `find`."""
-        ...
-
-    def found_since(self, mark: Mark) -> Slots | None:
-        """The slots that were found or made after the mark, in rising order; None if that cannot be told any more."""
+    def take_touched(self) -> Slots:
+        """The slots that were found or made since the last call, each once."""
         ...
 
     def __len__(self) -> int: ...
@@ -70,9 +61,9 @@ class DictIndex:
         self._slots: defaultdict[Key, int] = defaultdict(count().__next__)
         self._keys: list[Key] = []
         """By slot. Only ever appended to, so that a snapshot needs no copy."""
-        self._mark = Mark(object(), 0)
-        self._stamps = np.zeros(_INITIAL_KEYS, np.int64)
-        """By slot: which call of `find` found it last."""
+        self._untouched = np.ones(_INITIAL_KEYS, np.bool_)
+        """By slot."""
+        self._touched: list[Slots] = []
 
     def find(self, columns: list[pa.Array]) -> tuple[Slots, Slots]:
         keys = self._columns.from_arrow(columns)
@@ -82,11 +73,15 @@ class DictIndex:
         first_rows.sort()
         found = slots[first_rows]
         self._keys.extend(keys[row] for row in first_rows[found >= known].tolist())
-        if len(self._keys) > len(self._stamps):
-            self._stamps = _grown(self._stamps, 2 * len(self._keys))
-        self._mark = replace(self._mark, stamp=self._mark.stamp + 1)
-        self._stamps[found] = self._mark.stamp
+        if len(self._keys) > len(self._untouched):
+            self._untouched = _grown(self._untouched, 2 * len(self._keys), 1)
+        self._touched.append(found[self._untouched[found]])
+        self._untouched[found] = False
         return slots, first_rows
+
+    def look_up(self, columns: list[pa.Array]) -> Slots:
+        known, keys = self._slots, self._columns.from_arrow(columns)
+        return np.fromiter((known.get(key, -1) for key in keys), np.int64, len(keys))
 
     def captured(self) -> Callable[[Slots | None], list[pa.Array]]:
         keys, length = self._keys, len(self._keys)
@@ -99,12 +94,10 @@ class DictIndex:
     def expect(self, keys: int) -> None:
         """A dict grows by itself."""
 
-    def mark(self) -> Mark:
-        return self._mark
-
-    def found_since(self, mark: Mark) -> Slots | None:
-        same_era = mark.era is self._mark.era
-        return np.flatnonzero(self._stamps[: len(self._keys)] > mark.stamp) if same_era else None
+    def take_touched(self) -> Slots:
+        touched, self._touched = _joined(self._touched), []
+        self._untouched[touched] = True
+        return touched
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -117,7 +110,10 @@ class HashIndex:
         self._types, self._kernels = keys.types, kernels
         self._count = 0
         self._stamp = 0
-        self._era = object()
+        """Of the last call of `find`."""
+        self._since = 0
+        """Of the last call of `find` before the slots that were touched were taken."""
+        self._touched: list[Slots] = []
         self._keys = np.empty((_INITIAL_KEYS, len(keys.types)), np.uint64)
         """By slot. Rows that are in use never change, so that a snapshot needs no copy."""
         self._stamps = np.zeros(_INITIAL_KEYS, np.int32)
@@ -128,17 +124,35 @@ class HashIndex:
         return all(_is_number(column.type) and column.null_count == 0 for column in columns)
 
     def find(self, columns: list[pa.Array]) -> tuple[Slots, Slots]:
-        words = [_words(column) for column in columns]
-        matrix = read_only(words[0].reshape(-1, 1) if len(words) == 1 else np.stack(words, axis=1))
+        matrix = _matrix(columns)
         self._reserve(self._count + len(matrix))
         if self._stamp == _MAX_STAMP:
-            self._stamps[:] = 0
-            self._stamp, self._era = 0, object()
+            self._begin_stamps_anew()
         self._stamp += 1
-        slots, first_rows, self._count = self._kernels.find_or_insert(
-            self._table, self._keys, self._stamps, np.int32(self._stamp), self._count, matrix
+        slots, first_rows, touched, self._count = self._kernels.find_or_insert(
+            self._table, self._keys, self._stamps, np.int32(self._stamp), np.int32(self._since), self._count, matrix
         )
+        self._touched.append(touched)
         return slots, first_rows
+
+    def _begin_stamps_anew(self) -> None:
+        touched = _joined(self._touched)
+        self._stamps[:] = 0
+        self._stamps[touched] = 1
+        self._stamp, self._since, self._touched = 1, 0, [touched]
+
+    def look_up(self, columns: list[pa.Array]) -> Slots:
+        known = [column.null_count == 0 for column in columns]
+        if not all(known):
+            return self._look_up_valid(columns)
+        return self._kernels.look_up(self._table, self._keys, _matrix(columns))
+
+    def _look_up_valid(self, columns: list[pa.Array]) -> Slots:
+        """A key with a null is not here."""
+        valid = np.logical_and.reduce([column.is_valid().to_numpy(zero_copy_only=False) for column in columns])
+        slots = np.full(len(valid), -1, np.int64)
+        slots[valid] = self.look_up([column.filter(pa.array(valid)) for column in columns])
+        return slots
 
     def captured(self) -> Callable[[Slots | None], list[pa.Array]]:
         keys = self._keys[: self._count]
@@ -152,13 +166,9 @@ class HashIndex:
     def expect(self, keys: int) -> None:
         self._reserve(keys)
 
-    def mark(self) -> Mark:
-        return Mark(self._era, self._stamp)
-
-    def found_since(self, mark: Mark) -> Slots | None:
-        if mark.era is not self._era:
-            return None
-        return np.flatnonzero(self._stamps[: self._count] > np.int32(mark.stamp))
+    def take_touched(self) -> Slots:
+        touched, self._touched, self._since = _joined(self._touched), [], self._stamp
+        return touched
 
     def __len__(self) -> int:
         return self._count
@@ -196,8 +206,13 @@ def suited_index(index: KeyIndex, keys: KeyColumns, columns: list[pa.Array]) -> 
 
 
 def _refilled(index: KeyIndex, other: KeyIndex) -> KeyIndex:
+    """With the same slots, and the same of them touched."""
     if len(other):
         index.find(other.captured()(None))
+        index.take_touched()
+        touched = other.take_touched()
+        if len(touched):
+            index.find([column.take(pa.array(touched)) for column in other.captured()(None)])
     return index
 
 
@@ -210,6 +225,11 @@ def storage_dtype(kind: pa.DataType) -> np.dtype[Any]:
     if pat.is_floating(kind):
         return np.dtype(f"f{kind.bit_width // 8}")
     return np.dtype(f"{'u' if pat.is_unsigned_integer(kind) else 'i'}{kind.bit_width // 8}")
+
+
+def _matrix(columns: list[pa.Array]) -> npt.NDArray[np.uint64]:
+    words = [_words(column) for column in columns]
+    return read_only(words[0].reshape(-1, 1) if len(words) == 1 else np.stack(words, axis=1))
 
 
 def _words(column: pa.Array) -> npt.NDArray[np.uint64]:
@@ -229,7 +249,12 @@ def _column(words: npt.NDArray[np.uint64], kind: pa.DataType) -> pa.Array:
     return pa.array(words.view(np.int64).astype(storage_dtype(kind), copy=False)).view(kind)
 
 
-def _grown(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
-    grown = np.zeros((length, *array.shape[1:]), array.dtype)
+def _grown(array: npt.NDArray[Any], length: int, new: int = 0) -> npt.NDArray[Any]:
+    make = np.ones if new else np.zeros
+    grown = make((length, *array.shape[1:]), array.dtype)
     grown[: len(array)] = array
     return grown
+
+
+def _joined(slots: list[Slots]) -> Slots:
+    return np.concatenate(slots) if slots else np.empty(0, np.int64)

@@ -7,23 +7,19 @@ the parts of however many writers, the key groups that this subtask owns.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from penstock.core.barrier import Barrier
-from penstock.core.handles import KeyGroupRange, PartKind
-from penstock.core.ids import CheckpointId, Uid
-from penstock.core.settings import LayerSettings
-from penstock.state.chain import Chain
+from penstock.core.handles import KeyGroupRange
+from penstock.core.ids import Uid
 from penstock.state.codec import Codec, encode_in_runs
-from penstock.state.deltas import present_and_gone, take
 from penstock.state.errors import UnstorableValue
 from penstock.state.keys import KeyColumns
 from penstock.state.kinds import Cleaner, KeyedState
 from penstock.state.layers import Picture
-from penstock.state.parts import Buffer, CapturedPart, OperatorSnapshot, RestoredPart, UnchangedPart
+from penstock.state.maplog import MapLog, present_and_gone
+from penstock.state.parts import Buffer, Encode, LoggedState, RestoredPart
 from penstock.state.schema import show
 from penstock.state.tables import StateMismatch, encode_table, key_columns_of, present_and_removed, read_table
 
@@ -33,40 +29,27 @@ _VALUE_COLUMN = "value"
 class KeyedBackend:
     """All keyed states of one operator's instance."""
 
-    def __init__(
-        self, uid: Uid, keys: KeyColumns, own: KeyGroupRange, total_groups: int, layers: LayerSettings
-    ) -> None:
-        self._uid, self._keys, self._own, self._total, self._layers = uid, keys, own, total_groups, layers
+    def __init__(self, uid: Uid, keys: KeyColumns, own: KeyGroupRange, total_groups: int) -> None:
+        self._uid, self._keys, self._own, self._total = uid, keys, own, total_groups
         self.states: list[KeyedState] = []
-        self._chains: dict[str, Chain] = {}
+        self.logs: list[LoggedState] = []
 
     def add(self, state: KeyedState) -> None:
         self.states.append(state)
-        self._chains[state.name] = Chain(self._layers)
+        self.logs.append(MapLog(state.name, self._own, [state.map], partial(self._encoder, state)))
+
+    def _encoder(self, state: KeyedState, pictures: Sequence[Picture]) -> Encode:
+        return partial(_encode, state, self._keys, self._total, pictures[0], state.cleaner())
 
     def settle(self) -> None:
         """Between batches: layers of the maps that no snapshot needs apart any more are merged."""
         for state in self.states:
             state.map.settle()
 
-    def capture(self, barrier: Barrier) -> OperatorSnapshot:
-        parts: list[CapturedPart] = []
-        unchanged: list[UnchangedPart] = []
-        for state in self.states:
-            taken = take([state.map], self._chains[state.name], barrier)
-            if taken.pictures:
-                encode = partial(_encode, state, self._keys, self._total, taken.pictures[0], state.cleaner())
-                parts.append(CapturedPart(state.name, PartKind.KEYED, encode, key_groups=self._own, base=taken.base))
-            elif taken.base is not None:
-                unchanged.append(UnchangedPart(state.name, taken.base))
-        return OperatorSnapshot(parts, unchanged=unchanged)
-
-    def restore(self, parts: Sequence[RestoredPart], base: CheckpointId | None) -> None:
+    def restore(self, parts: Sequence[RestoredPart]) -> None:
         """Reads the parts of all states, lower layers first. A stored state that is not declared any more is refused,
-        not dropped. `base`: the checkpoint that they come from, if later snapshots may be built upon it."""
+        not dropped."""
         declared = {state.name: state for state in self.states}
-        layers: Counter[str] = Counter()
-        changes: Counter[str] = Counter()
         for part in parts:
             if part.name not in declared:
                 raise StateMismatch(
@@ -74,16 +57,9 @@ class KeyedBackend:
                     f"(declared are {sorted(declared)}): declare it again, or give the operator another uid to start "
                     "with empty state"
                 )
-            rows = self._restore(declared[part.name], part)
-            layers[part.name] += 1
-            changes[part.name] += rows if part.layer else 0
-        if base is not None:
-            for name in layers:
-                declared[name].map.freeze(base)
-                self._chains[name].restored(base, layers[name], changes[name])
+            self._restore(declared[part.name], part)
 
-    def _restore(self, state: KeyedState, part: RestoredPart) -> int:
-        """Returns how many rows there were."""
+    def _restore(self, state: KeyedState, part: RestoredPart) -> None:
         header, batches = read_table(part, self._keys, self._own)
         decode = state.decoder(self._uid, header.kind, dict(header.description))
         for batch in batches:
@@ -93,7 +69,6 @@ class KeyedBackend:
             if removed is not None:
                 for key in self._keys.from_arrow(key_columns_of(removed, self._keys)):
                     state.map.remove(key)
-        return sum(batch.num_rows for batch in batches)
 
 
 def _encode(

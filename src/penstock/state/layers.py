@@ -2,10 +2,10 @@
 
 Theory of operation. The map is a stack of dicts: one live layer on top, frozen ones below; a lookup goes down until it
 finds the key, and a removal leaves a mark. Taking a picture freezes the live layer and starts a new one: nothing is
-copied, and what the picture refers to never changes again. A layer therefore holds the changes between two snapshots,
-and carries the number of the later one. The changes since a snapshot are the layers with higher numbers; everything up
-to the snapshot that pictures of changes will start from is merged into the bottom layer, a portion of the keys at a
-time, as soon as nobody holds a picture of it (a weak reference tells).
+copied, and what the picture refers to never changes again. A layer therefore holds the changes between two cuts, and
+carries the number of the later one. The changes since a cut are the layers with higher numbers; everything up to the
+earliest cut that pictures of changes may start from is merged into the bottom layer, a portion of the keys at a time,
+as soon as nobody holds a picture of it (a weak reference tells).
 
 Layers above the bottom may be merged at will: a picture of changes may hold more than what changed, because it holds
 values, not steps.
@@ -27,8 +27,8 @@ REMOVED: Final = object()
 """Stands in a layer for a key that the layers below may still have."""
 
 MAX_FROZEN: Final = 4
-"""Pictures held for long, or many snapshots that came to nothing, must not make lookups slow: more frozen layers than
-this are merged."""
+"""Pictures held for long, or many cuts of which nothing is durable yet, must not make lookups slow: more frozen layers
+than this are merged."""
 
 MERGED_AT_ONCE: Final = 20_000
 """How many entries are merged in one step; more than a batch usually changes, so that merging comes to an end."""
@@ -44,7 +44,7 @@ class Picture:
     def __init__(self, layers: tuple[Layer, ...], since: int | None) -> None:
         self._layers = layers
         self.since = since
-        """The snapshot since which this holds the changes; None: it is the whole."""
+        """The cut since which this holds the changes; None: it is the whole."""
 
     def items(self) -> Mapping[Any, Any]:
         """All entries, in a picture of changes with `REMOVED` for those that are gone. Do not change it: it may be a
@@ -66,9 +66,9 @@ class LayeredMap:
         self._frozen: list[Layer] = []
         """From the bottom up."""
         self._marks: list[int] = []
-        """Of each frozen layer: the snapshot up to which it goes."""
+        """Of each frozen layer: the cut up to which it goes."""
         self._floor = 0
-        """No picture will start from a snapshot before this one."""
+        """No picture will start from a cut before this one."""
         self._pictures: list[weakref.ref[Picture]] = []
 
     @property
@@ -117,16 +117,13 @@ class LayeredMap:
         return len(self.live) if not self._frozen else len(merged((*self._frozen, self.live)))
 
     # ---- snapshots ----
-    def freeze(self, snapshot: int, base: int | None = None, *, alone: bool = False) -> None:
-        """A snapshot is taken here. `base` is the earlier one that it may be built upon, and no later snapshot will be
-        built upon an earlier one than that; None: it cannot be built upon any that has been. One that stands `alone`
-        says nothing about later ones."""
-        if not alone:
-            self._floor = base if base is not None else max(self._marks, default=0)
+    def freeze(self, cut: int, floor: int) -> None:
+        """A cut is made here. No picture will be of the changes since a cut before `floor`."""
+        self._floor = floor
         self.settle()
         if self.live or not self._frozen:
             self._frozen.append(self.live)
-            self._marks.append(snapshot)
+            self._marks.append(cut)
             self.live = {}
         if len(self._frozen) > MAX_FROZEN:
             self._frozen[1:] = [_stacked(tuple(self._frozen[1:]))]
@@ -137,14 +134,14 @@ class LayeredMap:
         """How many entries there are at most, without looking."""
         return len(self.live) + sum(map(len, self._frozen))
 
-    def changed_since(self, snapshot: int) -> int | None:
+    def changed_since(self, cut: int) -> int | None:
         """How many entries a picture of the changes would hold at most; None if they can no longer be told."""
-        if self._marks and self._marks[0] > snapshot:
+        if self._marks and self._marks[0] > cut:
             return None
-        return sum(len(layer) for layer, mark in zip(self._frozen, self._marks, strict=True) if mark > snapshot)
+        return sum(len(layer) for layer, mark in zip(self._frozen, self._marks, strict=True) if mark > cut)
 
     def picture(self, since: int | None = None) -> Picture:
-        """The map as it was frozen last, or what had changed in it since another snapshot."""
+        """The map as it was at the last cut, or what had changed in it since another one."""
         layers = [layer for layer, mark in zip(self._frozen, self._marks, strict=True) if since is None or mark > since]
         picture = Picture(tuple(layers), since)
         self._pictures.append(weakref.ref(picture))

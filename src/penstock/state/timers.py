@@ -14,19 +14,14 @@ import heapq
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from functools import partial
 
 import pyarrow as pa
 
-from penstock.core.barrier import Barrier
-from penstock.core.handles import KeyGroupRange, PartKind
-from penstock.core.ids import CheckpointId
-from penstock.core.settings import LayerSettings
-from penstock.state.chain import Chain
-from penstock.state.deltas import take
+from penstock.core.handles import KeyGroupRange
 from penstock.state.keys import KeyColumns
 from penstock.state.layers import REMOVED, LayeredMap, Picture
-from penstock.state.parts import Buffer, CapturedPart, OperatorSnapshot, RestoredPart, UnchangedPart
+from penstock.state.maplog import MapLog, of_pictures
+from penstock.state.parts import Buffer, RestoredPart
 from penstock.state.tables import REMOVED_COLUMN, encode_table, key_columns_of, present_and_removed, read_table
 
 PART_NAME = "penstock.timers"
@@ -112,31 +107,19 @@ class TimerQueue:
 class Timers:
     """All timers of one operator's instance."""
 
-    def __init__(self, keys: KeyColumns, own: KeyGroupRange, total_groups: int, layers: LayerSettings) -> None:
-        self._columns, self._own, self._total = keys, own, total_groups
+    def __init__(self, keys: KeyColumns, own: KeyGroupRange, total_groups: int) -> None:
+        self._columns, self._own = keys, own
         self.event = TimerQueue()
         self.processing = TimerQueue()
-        self._chain = Chain(layers)
+        encoder = of_pictures(_encode, keys, total_groups)
+        self.log = MapLog(PART_NAME, own, [self.event.map, self.processing.map], encoder)
 
     def settle(self) -> None:
         self.event.map.settle()
         self.processing.map.settle()
 
-    def capture(self, barrier: Barrier) -> OperatorSnapshot:
-        """The part of all timers, or of those that were set and removed; nothing at all if there are none."""
-        taken = take([self.event.map, self.processing.map], self._chain, barrier)
-        if not taken.pictures and taken.base is not None:
-            return OperatorSnapshot(unchanged=(UnchangedPart(PART_NAME, taken.base),))
-        if taken.base is None and self.event.next_time() is None and self.processing.next_time() is None:
-            return OperatorSnapshot()
-        pictures = dict(zip((TimerKind.EVENT_TIME, TimerKind.PROCESSING_TIME), taken.pictures, strict=True))
-        encode = partial(_encode, self._columns, self._total, pictures)
-        part = CapturedPart(PART_NAME, PartKind.KEYED, encode, key_groups=self._own, base=taken.base)
-        return OperatorSnapshot((part,))
-
-    def restore(self, parts: Sequence[RestoredPart], base: CheckpointId | None) -> None:
-        """`parts` lower layers first; `base` as in `KeyedBackend.restore`."""
-        changes = 0
+    def restore(self, parts: Sequence[RestoredPart]) -> None:
+        """Lower layers first."""
         for part in parts:
             _, batches = read_table(part, self._columns, self._own)
             for batch in batches:
@@ -146,11 +129,6 @@ class Timers:
                 if removed is not None:
                     for queue, key, time in self._timers_of(removed):
                         queue.remove(key, time)
-                changes += batch.num_rows if part.layer else 0
-        if base is not None and parts:
-            self.event.map.freeze(base)
-            self.processing.map.freeze(base)
-            self._chain.restored(base, len(parts), changes)
 
     def _timers_of(self, batch: pa.RecordBatch) -> Iterator[tuple[TimerQueue, Hashable, int]]:
         keys = self._columns.from_arrow(key_columns_of(batch, self._columns))
@@ -159,13 +137,13 @@ class Timers:
             yield (self.event if kind == TimerKind.EVENT_TIME else self.processing), key, time
 
 
-def _encode(columns: KeyColumns, total_groups: int, pictures: dict[TimerKind, Picture]) -> Iterable[Buffer]:
+def _encode(columns: KeyColumns, total_groups: int, pictures: Sequence[Picture]) -> Iterable[Buffer]:
     """A timer is its key, so that also of a removed one every column is needed."""
     keys: list[Hashable] = []
     times: list[int] = []
     kinds: list[str] = []
     gone: list[bool] = []
-    for kind, picture in pictures.items():
+    for kind, picture in zip((TimerKind.EVENT_TIME, TimerKind.PROCESSING_TIME), pictures, strict=True):
         for (time, key), is_set in picture.items().items():
             keys.append(key)
             times.append(time)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.core import store as decide
-from penstock.core.ids import CheckpointId, Generation, Uid
+from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
 from penstock.core.record import CheckpointRecord
 from penstock.core.store import Completed, Facts, Log, LogEntry, Reference, StoredFile
 from penstock.store import layout
@@ -71,6 +71,8 @@ class CheckpointStore:
         self._pinned: set[CheckpointId] = set()
         self._held: frozenset[CheckpointId] = frozenset()
         self._references: dict[Completed, tuple[Reference, ...]] = {}
+        self._released: frozenset[str] = frozenset()
+        """Files of subsumed checkpoints that were still there."""
 
     @staticmethod
     def directory_of(checkpoint: CheckpointId) -> str:
@@ -257,10 +259,10 @@ class CheckpointStore:
             raise NotComplete(f"{wanted}: {self._alternatives(log)}")
         self._pinned.add(entry.checkpoint)
         metadata = self._metadata(entry)
-        references = list(_references(entry, metadata))
-        directories = {needed.path.rpartition("/")[0] for needed in references}
+        needs = list(references(entry, metadata))
+        directories = {needed.path.rpartition("/")[0] for needed in needs}
         listed = {file.path: file.size for directory in directories for file in self._files.list(directory)}
-        for needed in references:
+        for needed in needs:
             size = listed.get(needed.path)
             if size is None:
                 raise CorruptCheckpoint(needed.path, f"the file is missing; checkpoint {entry.checkpoint} needs it")
@@ -297,10 +299,15 @@ class CheckpointStore:
         return decode_committables(path, self._files.read(path), file)
 
     # ---- cleaning ----
-    def clean(self, aborted: Collection[CheckpointId] = (), bases: Collection[CheckpointId] = ()) -> CleanReport:
+    def clean(
+        self,
+        aborted: Collection[CheckpointId] = (),
+        bases: Collection[CheckpointId] = (),
+        oldest_writer: Attempt | None = None,
+    ) -> CleanReport:
         """Deletes what no retained checkpoint needs. `aborted`: ids of this driver that will never complete; `bases`:
-        complete ones that checkpoints under way are built upon. Repeating after a crash or an `OSError` goes on where
-        it ended. Raises `Fenced`."""
+        complete ones that checkpoints under way are built upon; `oldest_writer`: the first attempt whose subtasks may
+        still be writing. Repeating after a crash or an `OSError` goes on where it ended. Raises `Fenced`."""
         with self._lock:
             generation = self._owned()
             log = self._settled_log()
@@ -315,8 +322,12 @@ class CheckpointStore:
                 keep=self._keep,
                 aborted=tuple(aborted),
                 pinned=(*self._pinned, *self._held, *bases),
+                oldest_writer=oldest_writer,
+                released=self._released,
             )
         classified = decide.classify(facts)
+        # Once the metadata that names them is gone, nobody else knows that they were.
+        self._released = classified.released & {file.path for file in stored}
         metadata = {layout.metadata_path(file.checkpoint, file.generation) for file in stored}
         doomed = decide.deletions(classified, metadata)
         for path in doomed:
@@ -342,7 +353,7 @@ class CheckpointStore:
                 continue
             if entry not in self._references:
                 try:
-                    self._references[entry] = tuple(_references(entry, self._metadata(entry)))
+                    self._references[entry] = tuple(references(entry, self._metadata(entry)))
                 except (CorruptCheckpoint, UnknownFormat):
                     # Reported as broken by the cleaner, with its cause by `load`.
                     yield entry.checkpoint, None
@@ -369,7 +380,7 @@ def _completed_by(log: Log, checkpoint: CheckpointId, generation: Generation) ->
     return found is not None and found.generation == generation
 
 
-def _references(entry: Completed, metadata: Metadata) -> Iterator[Reference]:
+def references(entry: Completed, metadata: Metadata) -> Iterator[Reference]:
     """Every file that the checkpoint needs, in the length that it must have at least."""
     directory = layout.checkpoint_directory(entry.checkpoint)
     ends: dict[str, int] = {}

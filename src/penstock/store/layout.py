@@ -26,7 +26,7 @@ CHECKPOINTS = "checkpoints"
 STATISTICS = "statistics"
 
 _LOG_ENTRY = re.compile(r"log/(\d{10,})\.json")
-_CHECKPOINT_FILE = re.compile(r"checkpoints/(\d+)/(g(\d+)[-.].+)")
+_CHECKPOINT_FILE = re.compile(r"checkpoints/(\d+)/g(\d+)(?:-a(\d+)-.+|[-.].+)")
 _STATISTICS_FILE = re.compile(r"statistics/g(\d+)-(\d+)\.jsonl")
 _LONGEST_CHAIN = 100
 
@@ -45,10 +45,13 @@ def checkpoint_directory(checkpoint: CheckpointId) -> str:
     return f"{CHECKPOINTS}/{checkpoint}"
 
 
-def checkpoint_file(path: str) -> tuple[CheckpointId, Generation] | None:
-    """Whose file it is; None for a file that Penstock did not write."""
+def checkpoint_file(path: str) -> tuple[CheckpointId, Generation, Attempt | None] | None:
+    """Whose file it is, with the attempt where a subtask wrote it; None for a file that Penstock did not write."""
     match = _CHECKPOINT_FILE.fullmatch(path)
-    return (CheckpointId(int(match[1])), Generation(int(match[3]))) if match else None
+    if match is None:
+        return None
+    attempt = None if match[3] is None else Attempt(int(match[3]))
+    return CheckpointId(int(match[1])), Generation(int(match[2])), attempt
 
 
 def data_path(

@@ -58,10 +58,9 @@ def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], name: str, handles: li
                 crc = zlib.crc32(view, crc)
                 length += view.nbytes
                 yield view
+            where = (name, offset, length, crc)
             handles.append(
-                PartHandle(
-                    uid, part.name, part.kind, name, offset, length, crc, part.key_groups, part.channel, part.layer
-                )
+                PartHandle(uid, part.name, part.kind, *where, part.key_groups, part.channel, piece=part.piece)
             )
             offset += length
 
@@ -93,7 +92,17 @@ def _bytes_of(files: Files, path: str, handle: PartHandle) -> memoryview:
 def restored(files: Files, directory: str, writer: int, handle: PartHandle) -> tuple[Uid, RestoredPart]:
     """A part as it is given back to its operator; it is read when the operator asks for it."""
     read = reader(files, directory, handle)
-    part = RestoredPart(handle.name, handle.kind, writer, read, handle.key_groups, handle.channel, handle.layer, handle)
+    part = RestoredPart(
+        handle.name,
+        handle.kind,
+        writer,
+        read,
+        handle.key_groups,
+        handle.channel,
+        handle.layer,
+        handle,
+        handle.piece,
+    )
     return handle.uid, part
 
 

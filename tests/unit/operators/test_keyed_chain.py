@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.state.harness import BARRIER, KEY_GROUPS, ManualClock
+from tests.unit.state.harness import KEY_GROUPS, Captured, ManualClock, captured, written
 
 from penstock.core.ids import Attempt, Generation, Uid
 from penstock.core.keygroups import range_of
@@ -48,7 +48,7 @@ class Chain:
             for uid in ("first", "second")
         ]
         self.chain = OperatorChain(
-            specs, 0, lambda batch: self.left.extend(batch.column("at").to_pylist()), self._watermark
+            specs, 0, lambda batch, _: self.left.extend(batch.column("at").to_pylist()), self._watermark
         )
         self.chain.open(lambda spec: self._context(spec, (restored or {}).get(spec.uid, [])))
 
@@ -78,13 +78,8 @@ class Chain:
 
     def stored(self) -> dict[Uid, list[RestoredPart]]:
         stored: dict[Uid, list[RestoredPart]] = {}
-        for uid, snapshot in self.chain.snapshot(BARRIER).items():
-            for part in snapshot.parts:
-                content = b"".join(part.encode())
-                restored = RestoredPart(
-                    part.name, part.kind, 0, lambda content=content: memoryview(content), part.key_groups
-                )  # type: ignore[misc]
-                stored.setdefault(uid, []).append(restored)
+        for spec, operator in zip(self.chain._specs, self.chain.operators, strict=True):
+            stored[spec.uid] = written([Captured(0, captured(operator))])
         return stored
 
 

@@ -224,7 +224,7 @@ def test_an_unsuitable_aggregate_is_refused_with_what_to_do() -> None:
         reduced_schema(SCHEMA.append(pa.field("tags", pa.list_(pa.string()))), ("user",), {"x": ps.min("tags")})
     with pytest.raises(ValueError, match=r"max\(none\): there is no column 'none'; the stream has \['user', "):
         reduced_schema(SCHEMA, ("user",), {"x": ps.max("none")})
-    with pytest.raises(ValueError, match="the aggregate 'user' has the name of a key column"):
+    with pytest.raises(ValueError, match="the aggregate 'user' has the name of another column"):
         reduced_schema(SCHEMA, ("user",), {"user": ps.count()})
     with pytest.raises(ValueError, match="needs at least one aggregate"):
         reduced_schema(SCHEMA, ("user",), {})
@@ -232,7 +232,9 @@ def test_an_unsuitable_aggregate_is_refused_with_what_to_do() -> None:
 
 def test_state_of_other_aggregates_is_refused_naming_both() -> None:
     stored = job(aggregates={"x": ps.sum("amount")}).feed(batch([("a", 1, 1.0, None)])).snapshot()
-    with pytest.raises(StateMismatch, match=r"x=sum\(amount\): int64, but declared are x=max\(amount\): int64"):
+    with pytest.raises(
+        StateMismatch, match=r"x=sum\(amount\): int64, but declared are the aggregates x=max\(amount\): int64"
+    ):
         job(aggregates={"x": ps.max("amount")}, restored=stored)
 
 

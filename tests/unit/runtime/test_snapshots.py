@@ -12,7 +12,7 @@ import pytest
 from penstock.core.ids import Attempt, ChainId, CheckpointId, Generation, SubtaskId, Uid
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.pool import Pool
-from penstock.runtime.ports import Note, WriteFailed, Written
+from penstock.runtime.ports import Note, WriteFailed, WriteId, Written
 from penstock.runtime.snapshots import PooledSnapshotWriter
 from penstock.state.parts import Buffer, CapturedPart, PartKind
 from penstock.store.local import LocalFiles
@@ -76,15 +76,15 @@ def plain(content: bytes) -> CapturedPart:
 
 
 def test_what_was_written_can_be_read_by_its_handle(rig: Rig) -> None:
-    rig.writer.write(CheckpointId(7), 0, {UID: [plain(b"hello"), plain(b"world")]})
+    rig.writer.write(WriteId(CheckpointId(7), 0), {UID: [plain(b"hello"), plain(b"world")]})
     written = rig.next()
     assert isinstance(written, Written)
-    assert (written.checkpoint, written.ticket) == (7, 0)
+    assert written.write == (7, 0)
     assert [bytes(reader(rig.files, "checkpoints/7", handle)()) for handle in written.handles] == [b"hello", b"world"]
 
 
 def test_nothing_to_write_is_written_without_a_file(rig: Rig) -> None:
-    rig.writer.write(CheckpointId(7), 0, {})
+    rig.writer.write(WriteId(CheckpointId(7), 0), {})
     written = rig.next()
     assert isinstance(written, Written)
     assert list(written.handles) == []
@@ -95,37 +95,37 @@ def test_an_encoder_that_raises_is_told_to_the_task(rig: Rig) -> None:
     def broken() -> Sequence[Buffer]:
         raise ValueError("cannot be encoded")
 
-    rig.writer.write(CheckpointId(7), 0, {UID: [CapturedPart("state", PartKind.LIST, broken)]})
-    assert rig.next() == WriteFailed(CheckpointId(7), 0, "ValueError: cannot be encoded")
+    rig.writer.write(WriteId(CheckpointId(7), 0), {UID: [CapturedPart("state", PartKind.LIST, broken)]})
+    assert rig.next() == WriteFailed(WriteId(CheckpointId(7), 0), "ValueError: cannot be encoded")
 
 
-def test_discarding_removes_what_was_written(rig: Rig) -> None:
-    rig.writer.write(CheckpointId(7), 0, {UID: [plain(b"a")]})
-    rig.writer.write(CheckpointId(7), 1, {UID: [plain(b"b")]})
-    rig.writer.write(CheckpointId(8), 0, {UID: [plain(b"c")]})
+def test_dropping_removes_what_was_written(rig: Rig) -> None:
+    rig.writer.write(WriteId(CheckpointId(7), 0), {UID: [plain(b"a")]})
+    rig.writer.write(WriteId(CheckpointId(7), 1), {UID: [plain(b"b")]})
+    rig.writer.write(WriteId(CheckpointId(8), 0), {UID: [plain(b"c")]})
     assert [type(rig.next()) for _ in range(3)] == [Written] * 3
-    rig.writer.discard(CheckpointId(7))
+    rig.writer.drop(WriteId(CheckpointId(7), 0))
     rig.settle()
-    assert rig.stored() == ["checkpoints/8/g2-a5-sums-1-0.data"]
+    assert rig.stored() == ["checkpoints/7/g2-a5-sums-1-1.data", "checkpoints/8/g2-a5-sums-1-0.data"]
 
 
-def test_a_discard_before_the_write_begins_prevents_it(rig: Rig) -> None:
+def test_a_drop_before_the_write_begins_prevents_it(rig: Rig) -> None:
     gate = Gate()
-    rig.writer.write(CheckpointId(6), 0, {UID: [gate.part()]})
-    rig.writer.write(CheckpointId(7), 0, {UID: [plain(b"a")]})
-    rig.writer.discard(CheckpointId(7))
+    rig.writer.write(WriteId(CheckpointId(6), 0), {UID: [gate.part()]})
+    rig.writer.write(WriteId(CheckpointId(7), 0), {UID: [plain(b"a")]})
+    rig.writer.drop(WriteId(CheckpointId(7), 0))
     gate.open.set()
     rig.settle()
-    assert rig.next().checkpoint == 6  # type: ignore[union-attr]
+    assert rig.next().write.checkpoint == 6  # type: ignore[union-attr]
     assert rig.notes.empty()
     assert rig.stored() == ["checkpoints/6/g2-a5-sums-1-0.data"]
 
 
-def test_a_discard_during_the_write_removes_the_file_afterwards(rig: Rig) -> None:
+def test_a_drop_during_the_write_removes_the_file_afterwards(rig: Rig) -> None:
     gate = Gate()
-    rig.writer.write(CheckpointId(7), 0, {UID: [gate.part()]})
+    rig.writer.write(WriteId(CheckpointId(7), 0), {UID: [gate.part()]})
     assert gate.reached.wait(10)
-    rig.writer.discard(CheckpointId(7))
+    rig.writer.drop(WriteId(CheckpointId(7), 0))
     gate.open.set()
     rig.settle()
     assert rig.notes.empty()

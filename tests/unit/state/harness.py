@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.core.barrier import Barrier, Mode
-from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
+from penstock.core.ids import Attempt, CheckpointId, Cut, Generation, Uid
 from penstock.core.keygroups import range_of
 from penstock.kernels.partition import partition
 from penstock.operators.base import Emitted, Operator, OperatorContext
@@ -17,6 +17,7 @@ from penstock.state.parts import CapturedPart, PartKind, RestoredPart
 
 KEY_GROUPS = 16
 BARRIER = Barrier(CheckpointId(1), Mode.ALIGNED)
+CUT = Cut(1)
 
 
 @dataclass
@@ -103,7 +104,7 @@ class Job:
         return self
 
     def capture(self) -> list[Captured]:
-        return [Captured(index, operator.snapshot(BARRIER).parts) for index, operator in enumerate(self.subtasks)]
+        return [Captured(index, captured(operator)) for index, operator in enumerate(self.subtasks)]
 
     def snapshot(self) -> list[RestoredPart]:
         return written(self.capture())
@@ -114,6 +115,16 @@ class Job:
         for out in self.out:
             out.batches.clear()
         return rows
+
+
+def captured(operator: Operator, cut: Cut = CUT) -> list[CapturedPart]:
+    """Everything that the operator would store, whole."""
+    parts = list(operator.snapshot(BARRIER).parts)
+    for state in operator.logged():
+        state.mark(cut, cut)
+        pieces = state.whole(portable=True)
+        parts += [CapturedPart(state.name, PartKind.KEYED, piece.encode, state.key_groups) for piece in pieces]
+    return parts
 
 
 def written(captured: Sequence[Captured]) -> list[RestoredPart]:

@@ -33,24 +33,27 @@ STEPS = st.lists(
 
 
 class Snapshots:
-    """Takes pictures as checkpoints do: some complete, and later ones are built upon the newest of those."""
+    """Takes pictures as a state log does: some are written, and later ones hold the changes since the newest of those
+    or since one that still may be."""
 
     def __init__(self, under_test: LayeredMap) -> None:
         self._map = under_test
         self._taken: dict[int, dict[int, Any]] = {}
-        self._base: int | None = None
+        self._floor = 0
         self.pictures: list[tuple[Picture, dict[int, Any], dict[int, Any]]] = []
         """With what the map held when it was taken, and when that was taken which it is built upon."""
 
-    def take(self, model: dict[int, Any], completes: bool, changes: bool) -> None:
-        number = len(self._taken) + 1
-        self._map.freeze(number, self._base)
-        self._taken[number] = model
-        known = self._base is not None and self._map.changed_since(self._base) is not None
-        base = self._base if changes and known else None
+    def take(self, model: dict[int, Any], number: int, changes: bool) -> None:
+        cut = len(self._taken) + 1
+        self._map.freeze(cut, self._floor)
+        since = self._floor + number % (cut - self._floor)
+        self._taken[cut] = model
+        known = since > 0 and self._map.changed_since(since) is not None
+        assert known or not since or since < self._floor
+        base = since if changes and known else None
         self.pictures.append((self._map.picture(base), model, self._taken[base] if base is not None else {}))
-        if completes:
-            self._base = number
+        if number % 3:
+            self._floor = cut
 
     def drop(self, number: int) -> None:
         if self.pictures:
@@ -79,7 +82,7 @@ def test_the_map_behaves_like_a_dict_and_pictures_never_change(steps: list[Step]
                 under_test.remove(key)
                 model.pop(key, None)
             case "whole" | "changes":
-                snapshots.take(dict(model), number % 3 > 0, action == "changes")
+                snapshots.take(dict(model), number, action == "changes")
             case "drop":
                 snapshots.drop(number)
             case "settle":
@@ -108,7 +111,7 @@ def test_values_that_change_in_place_never_change_in_a_picture(steps: list[Step]
                 under_test.remove(key)
                 model.pop(key, None)
             case "whole" | "changes":
-                snapshots.take({k: list(v) for k, v in model.items()}, number % 3 > 0, action == "changes")
+                snapshots.take({k: list(v) for k, v in model.items()}, number, action == "changes")
             case "drop":
                 snapshots.drop(number)
             case "settle":
@@ -118,10 +121,10 @@ def test_values_that_change_in_place_never_change_in_a_picture(steps: list[Step]
 
 
 def frozen(entries: dict[Any, Any]) -> LayeredMap:
-    """A map of which snapshot 1 was taken."""
+    """A map through which cut 1 was made."""
     under_test = LayeredMap()
     under_test.live.update(entries)
-    under_test.freeze(1)
+    under_test.freeze(1, 1)
     return under_test
 
 
@@ -129,7 +132,7 @@ def test_a_picture_copies_nothing() -> None:
     under_test = LayeredMap()
     under_test.set("a", 1)
     whole = under_test.live
-    under_test.freeze(1)
+    under_test.freeze(1, 1)
     assert under_test.picture().items() is whole
 
 
@@ -142,7 +145,7 @@ def test_a_picture_of_changes_holds_what_was_written_and_removed_since() -> None
     assert under_test.picture(1).items() == {"b": 20, "c": REMOVED}
 
 
-def test_changes_of_snapshots_that_came_to_nothing_are_in_the_next_one() -> None:
+def test_changes_since_a_cut_before_the_last_one_are_those_of_all_layers_above_it() -> None:
     under_test = frozen({"a": 1})
     under_test.set("b", 2)
     under_test.freeze(2, 1)
@@ -151,18 +154,18 @@ def test_changes_of_snapshots_that_came_to_nothing_are_in_the_next_one() -> None
     assert under_test.picture(1).items() == {"b": 2, "c": 3}
 
 
-def test_changes_since_a_snapshot_that_is_merged_cannot_be_told() -> None:
+def test_changes_since_a_cut_that_is_merged_cannot_be_told() -> None:
     under_test = frozen({"a": 1})
     under_test.set("b", 2)
-    under_test.freeze(2)
+    under_test.freeze(2, 2)
     under_test.set("c", 3)
-    under_test.freeze(3)
+    under_test.freeze(3, 2)
     under_test.settle()
     assert under_test.changed_since(1) is None
     assert under_test.changed_since(2) == 1
 
 
-def test_what_is_complete_is_merged_once_the_last_picture_of_it_is_dropped() -> None:
+def test_what_is_below_the_floor_is_merged_once_the_last_picture_of_it_is_dropped() -> None:
     under_test = frozen({"a": 1})
     picture = under_test.picture()
     under_test.set("b", 2)
@@ -177,22 +180,12 @@ def test_what_is_complete_is_merged_once_the_last_picture_of_it_is_dropped() -> 
     assert under_test._frozen == [{"a": 1, "b": 2}, {"c": 3}]
 
 
-def test_snapshots_that_stand_alone_do_not_keep_later_ones_from_being_built_upon_earlier_ones() -> None:
-    under_test = frozen({"a": 1})
-    under_test.set("b", 2)
-    under_test.freeze(2, 1)
-    under_test.set("c", 3)
-    under_test.freeze(3, alone=True)
-    under_test.freeze(4, 1)
-    assert under_test.picture(1).items() == {"b": 2, "c": 3}
-
-
 def test_pictures_that_are_never_dropped_do_not_pile_up_layers() -> None:
     under_test = LayeredMap()
     held = []
     for number in range(20):
         under_test.set(number, number)
-        under_test.freeze(number + 1)
+        under_test.freeze(number + 1, number + 1)
         held.append(under_test.picture())
     assert len(under_test._frozen) <= MAX_FROZEN
     assert [len(picture.items()) for picture in held] == list(range(1, 21))
@@ -202,7 +195,7 @@ def test_merging_goes_on_a_portion_at_a_time_and_loses_nothing_that_is_written_m
     under_test = frozen({"kept": 0})
     for number in range(5):
         under_test.set(number, number)
-    under_test.freeze(2)
+    under_test.freeze(2, 1)
     under_test.freeze(3, 2)
     assert len(under_test._frozen) == 2
     under_test.set("new", 1)
@@ -218,7 +211,7 @@ def test_a_removed_key_stays_removed(frozen_first: bool) -> None:
     under_test = LayeredMap()
     under_test.set("a", 1)
     if frozen_first:
-        under_test.freeze(1)
+        under_test.freeze(1, 1)
     picture = under_test.picture() if frozen_first else None
     under_test.remove("a")
     assert "a" not in under_test

@@ -94,7 +94,7 @@ def name_of(chain: str, index: int = 0, ticket: int = 0) -> str:
 
 def test_a_data_file_carries_generation_attempt_subtask_and_ticket() -> None:
     assert name_of("total", 1, 5) == "checkpoints/3/g2-a4-total-1-5.data"
-    assert layout.checkpoint_file(name_of("total", 1, 5)) == (3, 2)
+    assert layout.checkpoint_file(name_of("total", 1, 5)) == (3, 2, 4)
 
 
 def test_any_uid_makes_a_file_name_of_its_own() -> None:
@@ -102,7 +102,7 @@ def test_any_uid_makes_a_file_name_of_its_own() -> None:
     names = [name_of(uid) for uid in uids]
     assert len(set(names)) == len(uids)
     for name in names:
-        assert layout.checkpoint_file(name) == (3, 2)
+        assert layout.checkpoint_file(name) == (3, 2, 4)
         assert name.count("/") == 2
         assert len(name.rpartition("/")[2].encode()) < 200
         assert name.isascii()

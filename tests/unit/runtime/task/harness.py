@@ -23,7 +23,7 @@ from penstock.core.settings import InFlightSettings, RuntimeSettings
 from penstock.graph.job import Chain, Edge, JobGraph, OperatorSpec, Partitioning
 from penstock.operators.base import Collector, Operator, OperatorContext, Polled, SourceOperator
 from penstock.runtime.elements import Element
-from penstock.runtime.ports import Abort, Arrived, Complete, Granted, Trigger, WriteFailed, Written
+from penstock.runtime.ports import Abort, Arrived, Complete, Granted, Trigger, WriteFailed, WriteId, Written
 from penstock.runtime.task import RestoredSubtask, Task
 from penstock.state.parts import CapturedPart, OperatorSnapshot, RestoredPart
 
@@ -191,28 +191,28 @@ class Writer:
     """Keeps what it writes in memory; every write waits for `finish_one`."""
 
     put: Callable[[object], None]
-    queue: deque[tuple[CheckpointId, int, Mapping[Uid, Sequence[CapturedPart]]]] = field(default_factory=deque)
+    queue: deque[tuple[WriteId, Mapping[Uid, Sequence[CapturedPart]]]] = field(default_factory=deque)
     files: dict[str, bytes] = field(default_factory=dict)
-    discarded: list[CheckpointId] = field(default_factory=list)
+    dropped: list[WriteId] = field(default_factory=list)
     fail: str | None = None
 
-    def write(self, checkpoint: CheckpointId, ticket: int, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
-        self.queue.append((checkpoint, ticket, parts))
+    def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
+        self.queue.append((write, parts))
 
-    def discard(self, checkpoint: CheckpointId) -> None:
-        self.discarded.append(checkpoint)
-        self.queue = deque(entry for entry in self.queue if entry[0] != checkpoint)
+    def drop(self, write: WriteId) -> None:
+        self.dropped.append(write)
+        self.queue = deque(entry for entry in self.queue if entry[0] != write)
 
     def finish_one(self) -> None:
-        checkpoint, ticket, parts = self.queue.popleft()
+        write, parts = self.queue.popleft()
         if self.fail is not None:
-            self.put(WriteFailed(checkpoint, ticket, self.fail))
+            self.put(WriteFailed(write, self.fail))
             return
         handles = []
         for uid, captured in parts.items():
             for part in captured:
                 content = b"".join(bytes(buffer) for buffer in part.encode())
-                path = f"{checkpoint}/{ticket}/{uid}/{part.name}"
+                path = f"{write.checkpoint}/{write.ticket}/{uid}/{part.name}"
                 assert path not in self.files, f"{path} was written twice"
                 self.files[path] = content
                 handles.append(
@@ -228,7 +228,7 @@ class Writer:
                         part.channel,
                     )
                 )
-        self.put(Written(checkpoint, ticket, handles, 0.001))
+        self.put(Written(write, handles, 0.001))
 
 
 Restores = Mapping[SubtaskId, RestoredSubtask]

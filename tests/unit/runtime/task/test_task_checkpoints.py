@@ -14,6 +14,7 @@ from penstock.core.ids import CheckpointId
 from penstock.operators.base import Collector, Operator
 from penstock.runtime import channel_state
 from penstock.runtime.elements import Element, EndOfChannel, EndOfData, Watermark
+from penstock.runtime.statelog import CHANNELS, STATE
 from penstock.runtime.task import RestoredSubtask
 from penstock.state.parts import OperatorSnapshot
 
@@ -280,7 +281,7 @@ def test_operators_are_told_of_the_end_of_their_checkpoints() -> None:
     lone.complete(1).abort(2).complete(3)
     lone.run()
     assert lone.operator.calls == ["complete 1", "abort 2"]  # type: ignore[attr-defined]
-    assert lone.writer.discarded == [2]
+    assert lone.writer.dropped == [(2, CHANNELS), (2, STATE)]
 
 
 def test_an_aborted_snapshot_is_never_acknowledged() -> None:

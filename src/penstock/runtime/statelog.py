@@ -1,0 +1,347 @@
+"""The log of a subtask's keyed state: what was written of it, from which every checkpoint is put together.
+
+Theory of operation
+-------------------
+Every capture is a *cut* through the state. Of each keyed state there is a chain of layers: the whole as it was at some
+cut, then the changes from cut to cut. A capture adds a layer with the changes since the last one, whatever became of
+the checkpoint for which that was taken: what an aborted checkpoint has written, or is still writing, is part of the
+next one. A checkpoint names the layers that there are at its cut, and is acknowledged when all of them are durable.
+
+::
+
+    cut          1        2        3        4        5        6
+    written      whole    changes  changes  changes  changes  changes
+                                   whole ............ durable
+    chain at 4   whole 1, changes 2, changes 3, changes 4
+    chain at 6                     whole 3, changes 4, changes 5, changes 6
+
+*Rewriting.* A chain must not grow for ever. When it has become long, the whole state is captured too, beside the
+changes, and written in the background; no checkpoint waits for it. Once it is durable it takes the place of all layers
+up to its cut. A whole state takes the place of the changes at once where there is not much of it, or where most of it
+has changed.
+
+*Flushing.* In changelog mode there are also cuts between two barriers, so that a checkpoint finds most of its changes
+already written.
+
+*Failures.* A write that failed ends the chain before its layer; the next capture has the changes since the layer that
+is the last one then, which the states can still tell: they know from which cut on everything is durable (`floor`).
+
+*Files.* What belongs to a complete checkpoint is the store's to keep and to delete. What never did belongs to the
+subtask: it is removed here as soon as no chain and no open checkpoint needs it. (What a dead attempt leaves behind is
+the store's again.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import NamedTuple
+
+from penstock.core.barrier import Purpose
+from penstock.core.handles import PartHandle, PartKind
+from penstock.core.ids import CheckpointId, Cut, Uid
+from penstock.core.settings import LayerSettings
+from penstock.runtime.ports import SnapshotWriter, WriteId
+from penstock.state.parts import CapturedPart, LoggedState
+
+STATE, CHANNELS, REWRITE, FIRST_FLUSH = 0, 1, 2, 3
+"""Tickets of the writes that belong to one checkpoint; flushes after it have the numbers from the last one on."""
+
+
+class Progress(Enum):
+    WRITING = auto()
+    DURABLE = auto()
+    FAILED = auto()
+
+
+@dataclass(eq=False, slots=True)
+class Write:
+    """What was given to the writer at once."""
+
+    id: WriteId
+    progress: Progress = Progress.WRITING
+    handles: Sequence[PartHandle] = ()
+    published: bool = False
+    """A complete checkpoint names it."""
+    seconds: float = 0.0
+    error: str = ""
+
+
+class _Source(NamedTuple):
+    """A piece of a layer, and the write that it was part of."""
+
+    write: Write
+    piece: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Layer:
+    """Of one state: the whole as it was at the cut, or the changes from the layer below up to the cut."""
+
+    place: tuple[Uid, str]
+    cut: Cut
+    sources: tuple[_Source, ...]
+
+    @property
+    def writes(self) -> Iterator[Write]:
+        return (source.write for source in self.sources)
+
+    @property
+    def durable(self) -> bool:
+        return all(write.progress is Progress.DURABLE for write in self.writes)
+
+    def handles(self) -> list[tuple[CheckpointId, PartHandle]]:
+        """Of a durable layer, with the checkpoint in whose directory each file is."""
+        return [
+            (source.write.id.checkpoint, handle)
+            for source in self.sources
+            for handle in source.write.handles
+            if (handle.uid, handle.name) == self.place and handle.piece == source.piece
+        ]
+
+    @property
+    def bytes(self) -> int:
+        return sum(handle.length for _, handle in self.handles())
+
+
+@dataclass(slots=True)
+class _Chain:
+    """Of one state."""
+
+    uid: Uid
+    state: LoggedState
+    layers: list[Layer] = field(default_factory=list)
+    rewriting: Layer | None = None
+
+    @property
+    def place(self) -> tuple[Uid, str]:
+        return self.uid, self.state.name
+
+    def floor(self, now: Cut) -> Cut:
+        """No changes since an earlier cut will be asked for: up to here everything is durable, or there is nothing."""
+        floor = self.layers[0].cut if self.layers else now
+        for layer in self.layers:
+            if not layer.durable:
+                break
+            floor = layer.cut
+        return floor
+
+    def is_long(self, settings: LayerSettings) -> bool:
+        base, *changes = self.layers
+        if len(self.layers) >= settings.most:
+            return True
+        return base.durable and sum(layer.bytes for layer in changes if layer.durable) > settings.share * base.bytes
+
+    @property
+    def all_layers(self) -> list[Layer]:
+        return self.layers if self.rewriting is None else [*self.layers, self.rewriting]
+
+    def settle(self) -> None:
+        """Puts the rewritten state in the place of the layers that it replaces, once it is durable."""
+        rewritten = self.rewriting
+        if rewritten is not None and rewritten.durable:
+            self.rewriting = None
+            if self.layers and rewritten.cut >= self.layers[0].cut:
+                self.layers = [rewritten, *(layer for layer in self.layers if layer.cut > rewritten.cut)]
+
+    def failed(self, write: Write) -> None:
+        if self.rewriting is not None and write in self.rewriting.writes:
+            self.rewriting = None
+        for place, layer in enumerate(self.layers):
+            if write in layer.writes:
+                del self.layers[place:]
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A snapshot at its cut: the layers of every logged state, and what was written for this snapshot itself."""
+
+    chains: Sequence[Sequence[Layer]]
+    own: Write | None
+    """None: there was nothing to write."""
+
+    @property
+    def writes(self) -> set[Write]:
+        layered = {write for layers in self.chains for layer in layers for write in layer.writes}
+        return layered if self.own is None else layered | {self.own}
+
+    def handles(self, checkpoint: CheckpointId) -> list[PartHandle]:
+        """All parts, once they are durable, as the checkpoint names them."""
+        logged = {layer.place for layers in self.chains for layer in layers}
+        others = () if self.own is None else self.own.handles
+        return [
+            *(handle for handle in others if (handle.uid, handle.name) not in logged),
+            *(
+                replace(handle, layer=number, origin=_origin(handle, home, checkpoint))
+                for layers in self.chains
+                for number, layer in enumerate(layers)
+                for home, handle in layer.handles()
+            ),
+        ]
+
+
+def _origin(handle: PartHandle, home: CheckpointId, checkpoint: CheckpointId) -> CheckpointId | None:
+    return handle.origin if handle.origin is not None or home == checkpoint else home
+
+
+class StateLog:
+    def __init__(self, settings: LayerSettings, writer: SnapshotWriter) -> None:
+        self._settings, self._writer = settings, writer
+        self._chains: list[_Chain] = []
+        self._cut = Cut(0)
+        self._home = CheckpointId(0)
+        """The checkpoint in whose directory flushes are put: the last one that was captured or restored."""
+        self._flushes = 0
+        self._flushed_at = 0.0
+        self._writes: dict[WriteId, Write] = {}
+        """Those that no complete checkpoint names."""
+        self._open: dict[CheckpointId, Captured] = {}
+        """Captured for checkpoints whose end is not known."""
+
+    def add(self, uid: Uid, state: LoggedState, stored: Sequence[PartHandle], checkpoint: CheckpointId) -> None:
+        """A state that was opened. `stored`: the layers that it was restored from, as that checkpoint names them, if
+        they may be built upon."""
+        chain = _Chain(uid, state)
+        self._chains.append(chain)
+        self._home = checkpoint
+        if stored:
+            state.mark(Cut(0), Cut(0))
+        for number in sorted({handle.layer for handle in stored}):
+            handles = [handle for handle in stored if handle.layer == number]
+            write = Write(WriteId(checkpoint, STATE), Progress.DURABLE, handles, published=True)
+            sources = tuple(_Source(write, handle.piece) for handle in handles)
+            chain.layers.append(Layer(chain.place, Cut(0), sources))
+
+    # ---- captures ----
+    def capture(
+        self, checkpoint: CheckpointId, purpose: Purpose, others: Mapping[Uid, Sequence[CapturedPart]]
+    ) -> Captured:
+        """At a barrier: all logged states, and other parts with them."""
+        self._home, self._flushes = checkpoint, 0
+        write, rewrite = Write(WriteId(checkpoint, STATE)), Write(WriteId(checkpoint, REWRITE))
+        parts, rewritten = _Parts(others), _Parts({})
+        self._mark()
+        if purpose is Purpose.SAVEPOINT:
+            chains = [[self._whole(chain, write, parts, portable=True)] for chain in self._chains]
+        else:
+            for chain in self._chains:
+                self._extend(chain, write, parts)
+                if self._must_rewrite(chain):
+                    chain.rewriting = self._whole(chain, rewrite, rewritten)
+            chains = [list(chain.layers) for chain in self._chains]
+        captured = Captured(chains, self._start(write, parts))
+        self._start(rewrite, rewritten)
+        self._open[checkpoint] = captured
+        return captured
+
+    def flush(self, now: float) -> None:
+        """Between two barriers: if it is time, writes what has changed since the last cut. One at a time."""
+        if not self._settings.changelog or now < self._flushed_at + self._settings.flush_every:
+            return
+        self._flushed_at = now
+        if any(
+            write.id.ticket >= FIRST_FLUSH and write.progress is Progress.WRITING for write in self._writes.values()
+        ):
+            return
+        write, parts = Write(WriteId(self._home, FIRST_FLUSH + self._flushes)), _Parts({})
+        self._flushes += 1
+        self._mark()
+        for chain in self._chains:
+            self._extend(chain, write, parts, flush=True)
+        self._start(write, parts)
+
+    @property
+    def _writing(self) -> list[Write]:
+        return [write for write in self._writes.values() if write.progress is Progress.WRITING]
+
+    def _mark(self) -> None:
+        self._cut = Cut(self._cut + 1)
+        for chain in self._chains:
+            chain.state.mark(self._cut, chain.floor(self._cut))
+
+    def _extend(self, chain: _Chain, write: Write, parts: _Parts, flush: bool = False) -> None:
+        """Adds what has changed since the last layer, or begins anew with the whole; a flush does not."""
+        state, settings = chain.state, self._settings
+        last = chain.layers[-1].cut if chain.layers and settings.incremental else None
+        changed = None if last is None else state.changed_since(last)
+        if changed == 0:
+            return
+        if last is None or changed is None or state.size < settings.small or changed > settings.worth * state.size:
+            if not flush:
+                chain.layers = [self._whole(chain, write, parts)]
+            return
+        parts.add(chain, CapturedPart(state.name, PartKind.KEYED, state.changes(last), state.key_groups))
+        chain.layers.append(Layer(chain.place, self._cut, (_Source(write, ""),)))
+
+    def _whole(self, chain: _Chain, write: Write, parts: _Parts, portable: bool = False) -> Layer:
+        """All of the state as a layer. Pieces that an earlier one has are not written again."""
+        state, sources = chain.state, []
+        known = {source.piece: source for layer in chain.all_layers for source in layer.sources if source.piece}
+        for piece in state.whole(portable):
+            if piece.name in known:
+                sources.append(known[piece.name])
+            else:
+                part = CapturedPart(state.name, PartKind.KEYED, piece.encode, state.key_groups, piece=piece.name)
+                parts.add(chain, part)
+                sources.append(_Source(write, piece.name))
+        return Layer(chain.place, self._cut, tuple(sources))
+
+    def _must_rewrite(self, chain: _Chain) -> bool:
+        return chain.rewriting is None and len(chain.layers) > 1 and chain.is_long(self._settings)
+
+    def _start(self, write: Write, parts: _Parts) -> Write | None:
+        if not parts.by_uid:
+            return None
+        self._writes[write.id] = write
+        self._writer.write(write.id, parts.by_uid)
+        return write
+
+    # ---- what became of them ----
+    def written(self, id: WriteId, handles: Sequence[PartHandle], seconds: float) -> None:
+        write = self._writes[id]
+        write.progress, write.handles, write.seconds = Progress.DURABLE, handles, seconds
+        for chain in self._chains:
+            chain.settle()
+        self._tidy()
+
+    def failed(self, id: WriteId, error: str) -> None:
+        write = self._writes.pop(id)
+        write.progress, write.error = Progress.FAILED, error
+        for chain in self._chains:
+            chain.failed(write)
+        self._tidy()
+
+    def complete(self, checkpoint: CheckpointId) -> None:
+        """What the checkpoint names is the store's from now on."""
+        captured = self._open.get(checkpoint)
+        if captured is not None:
+            for write in captured.writes:
+                write.published = True
+                self._writes.pop(write.id, None)
+        self._open = {open: kept for open, kept in self._open.items() if open > checkpoint}
+        self._tidy()
+
+    def abort(self, checkpoint: CheckpointId) -> None:
+        if self._open.pop(checkpoint, None) is not None:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Removes what nobody will ever name."""
+        needed = {write for chain in self._chains for layer in chain.all_layers for write in layer.writes}
+        needed.update(write for captured in self._open.values() for write in captured.writes)
+        for write in [write for write in self._writes.values() if write.progress is Progress.DURABLE]:
+            if write not in needed:
+                del self._writes[write.id]
+                self._writer.drop(write.id)
+
+
+class _Parts:
+    """What one write holds, by operator."""
+
+    def __init__(self, others: Mapping[Uid, Sequence[CapturedPart]]) -> None:
+        self.by_uid: dict[Uid, list[CapturedPart]] = {uid: list(parts) for uid, parts in others.items() if parts}
+
+    def add(self, chain: _Chain, part: CapturedPart) -> None:
+        self.by_uid.setdefault(chain.uid, []).append(part)
