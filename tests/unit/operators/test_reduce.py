@@ -21,7 +21,7 @@ from penstock.operators.aggregation.declare import Aggregate
 from penstock.operators.base import Operator
 from penstock.operators.conform import SchemaMismatch
 from penstock.operators.fold import FoldOperator
-from penstock.operators.reduce import ReduceOperator, reduced_schema
+from penstock.operators.reduce import Output, ReduceOperator, reduced_schema
 from penstock.state import index as index_module
 from penstock.state.index import DictIndex, HashIndex
 from penstock.state.keys import KeyColumns
@@ -127,6 +127,27 @@ def test_every_update_and_every_restore_agrees_with_polars(
             assert len(updates) == len({record[0] for record in records})
 
 
+@given(st.lists(rows(st.sampled_from(["a", "b", None])), min_size=1, max_size=4), st.integers(1, 3))
+def test_a_changelog_says_what_a_row_was_and_what_it_became(batches: list[list[Row]], parallelism: int) -> None:
+    def changelog() -> Operator:
+        return ReduceOperator(("user",), AGGREGATES, SCHEMA, Output.CHANGELOG)
+
+    current = Job(changelog, ("user",), parallelism)
+    known: dict[Any, dict[str, Any]] = {}
+    for records in batches:
+        changes = current.feed(batch(records)).taken()
+        for place, change in enumerate(changes):
+            kind = change.pop("op")
+            if kind == "update_before":
+                assert change == known.pop(change["user"])
+                assert (changes[place + 1]["op"], changes[place + 1]["user"]) == ("update_after", change["user"])
+            else:
+                assert change["user"] not in known
+                known[change["user"]] = change
+        assert {change["user"] for change in changes} == {record[0] for record in records}
+    assert known == expected([record for records in batches for record in records], pa.string())
+
+
 @pytest.mark.usefixtures("path")
 def test_updates_come_in_the_order_in_which_keys_first_occur() -> None:
     records: list[Row] = [(key, 1, 1.0, None) for key in "bacab"]
@@ -228,6 +249,8 @@ def test_an_unsuitable_aggregate_is_refused_with_what_to_do() -> None:
         reduced_schema(SCHEMA, ("user",), {"user": ps.count()})
     with pytest.raises(ValueError, match="needs at least one aggregate"):
         reduced_schema(SCHEMA, ("user",), {})
+    with pytest.raises(ValueError, match="a changelog has a column 'op' of its own"):
+        reduced_schema(pa.schema([("op", pa.int64())]), ("op",), {"n": ps.count()}, Output.CHANGELOG)
 
 
 def test_state_of_other_aggregates_is_refused_naming_both() -> None:
