@@ -26,6 +26,7 @@ from penstock.operators.windows.declare import (
     Trigger,
     Windows,
 )
+from penstock.operators.windows.keying import Keying
 from penstock.operators.windows.sessions import SessionWindowOperator
 from penstock.operators.windows.timed import LATE, WINDOW_END, TimeWindowOperator, windowed_schema
 from penstock.operators.windows.times import EventTime, TimeColumn
@@ -88,7 +89,7 @@ def add_windows(
         routes,
         parallelism,
         stateful=True,
-        key=key_columns(schema, key) if key else (),
+        key=Keying(key, schema).described,
         sides={LATE: schema} if timed else {},
         event_time=EventTime(WINDOW_END, -1) if timed else None,
     )

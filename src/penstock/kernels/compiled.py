@@ -78,18 +78,25 @@ def owners(
     return owner, counts
 
 
+@njit(nogil=True, cache=True, inline="always")
+def _starts(counts: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Where the rows of each owner begin when they are ordered by owner."""
+    starts = np.empty(len(counts), np.uint32)
+    start = 0
+    for subtask in range(len(counts)):
+        starts[subtask] = start
+        start += counts[subtask]
+    return starts
+
+
 @njit(nogil=True, cache=True)
 def places(owner: NDArray[np.uint16], counts: NDArray[np.int64]) -> NDArray[np.int32]:
     """Where every row goes when the rows are ordered by owner, each owner's rows in their old order."""
-    cursor = np.empty(len(counts), np.int32)
-    start = 0
-    for subtask in range(len(counts)):
-        cursor[subtask] = start
-        start += counts[subtask]
+    cursor = _starts(counts)
     place = np.empty(len(owner), np.int32)
     for row in range(len(owner)):
         place[row] = cursor[owner[row]]
-        cursor[owner[row]] += 1
+        cursor[owner[row]] += np.uint32(1)
     return place
 
 
@@ -103,12 +110,33 @@ def rows_by_place(place: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 @njit(nogil=True, cache=True)
+def rows_by_owner(owner: NDArray[np.uint16], counts: NDArray[np.int64]) -> NDArray[np.int32]:
+    """The rows ordered by owner, each owner's in their old order: `rows_by_place` of `places`, in one pass."""
+    cursor = _starts(counts)
+    rows = np.empty(len(owner), np.int32)
+    for row in range(len(owner)):
+        place = cursor[owner[row]]
+        cursor[owner[row]] = place + np.uint32(1)
+        rows[place] = row
+    return rows
+
+
+@njit(nogil=True, cache=True)
 def scatter(values: NDArray[np.generic], place: NDArray[np.int32]) -> NDArray[np.generic]:
     """The values, each at its place."""
     placed = np.empty_like(values)
     for row in range(len(values)):
         placed[place[row]] = values[row]
     return placed
+
+
+@njit(nogil=True, cache=True)
+def gather(values: NDArray[np.generic], rows: NDArray[np.integer]) -> NDArray[np.generic]:
+    """The values of these rows."""
+    gathered = np.empty(len(rows), values.dtype)
+    for place in range(len(rows)):
+        gathered[place] = values[np.uint64(rows[place])]  # unsigned: no row counts from the end
+    return gathered
 
 
 @njit(nogil=True, cache=True)

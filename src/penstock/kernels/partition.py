@@ -12,9 +12,9 @@ from types import ModuleType
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.types as pat
 
 from penstock.core.keygroups import check_total
+from penstock.kernels.gathering import is_plain
 from penstock.kernels.hashing import fixed_width_values, hash_rows, key_groups_of_hashes
 from penstock.kernels.loading import compiled
 
@@ -64,8 +64,7 @@ def rows_by_group(
         return np.argsort(groups, kind="stable").astype(np.int32), np.sort(groups)
     bits = key_groups.bit_length() - 1
     group, counts = kernels.owners(hashes, np.uint64(64 - bits), np.uint64(bits), np.uint64(key_groups))
-    rows = kernels.rows_by_place(kernels.places(group, counts))
-    return rows, np.repeat(np.arange(key_groups, dtype=np.int32), counts)
+    return kernels.rows_by_owner(group, counts), np.repeat(np.arange(key_groups, dtype=np.int32), counts)
 
 
 def _slices(batch: pa.RecordBatch, counts: Sequence[int]) -> list[pa.RecordBatch | None]:
@@ -82,7 +81,7 @@ def _gather(kernels: ModuleType, batch: pa.RecordBatch, places: Places) -> pa.Re
     columns = []
     rows: pa.Array | None = None
     for column in batch.columns:
-        if _is_plain(column):
+        if is_plain(column):
             values = fixed_width_values(column, f"u{column.type.bit_width // 8}")
             placed = kernels.scatter(values, places)
             columns.append(pa.Array.from_buffers(column.type, len(column), [None, pa.py_buffer(placed)]))
@@ -90,8 +89,3 @@ def _gather(kernels: ModuleType, batch: pa.RecordBatch, places: Places) -> pa.Re
             rows = pa.array(kernels.rows_by_place(places)) if rows is None else rows
             columns.append(column.take(rows))
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-
-
-def _is_plain(column: pa.Array) -> bool:
-    """Values of 1 to 8 bytes, one after another, none of them null."""
-    return pat.is_primitive(column.type) and not pat.is_boolean(column.type) and column.null_count == 0

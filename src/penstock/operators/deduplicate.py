@@ -73,7 +73,7 @@ class DeduplicateWithinOperator(Operator):
 
     def open(self, context: OperatorContext) -> None:
         self._clock, self._total = context.clock, context.total_key_groups
-        self._progress = Progress(context.key_groups)
+        self._progress = Progress(context.key_groups, context.total_key_groups)
         self._panes.own(context.key_groups, context.total_key_groups)
         times = [part for part in context.restored if part.name == progress_module.PART]
         if times:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from penstock.kernels.gathering import gathered
 from penstock.state.frozen import FrozenArrays
 
 COPIED: Final = 1 << 19
@@ -40,12 +41,12 @@ class Captures:
         for _, frozen in living:
             frozen.keep(slots)
 
-    def reader(self, arrays: Sequence[Array], slots: Slots | None, length: int) -> Callable[[int, Rows], Array]:
-        """Gives some rows of one of the arrays, as they are now, later and on any thread: of these slots, or of the
-        first `length`."""
+    def reader(self, arrays: Sequence[Array], slots: Slots | None, length: int) -> Callable[[Rows], list[Array]]:
+        """Gives some rows of all arrays, as they are now, later and on any thread: of these slots, or of the first
+        `length`."""
         if slots is not None and len(slots) <= COPIED:
-            copies = [array[slots] for array in arrays]
-            return lambda place, rows: copies[place][rows]
+            copies = [gathered(array, slots) for array in arrays]
+            return lambda rows: [gathered(copy, rows) for copy in copies]
         frozen = FrozenArrays(arrays, length)
         self._frozen.append(weakref.ref(frozen))
-        return lambda place, rows: frozen.values(place, rows if slots is None else slots[rows])
+        return lambda rows: frozen.values(rows if slots is None else slots[rows])

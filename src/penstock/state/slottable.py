@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Protocol, Self
 
 import numpy as np
@@ -150,11 +151,8 @@ class SlotTable:
         keys = self._index.captured()
 
         def columns(rows: Rows) -> list[pa.Array]:
-            place, made = 0, list[pa.Array]()
-            for count, to_columns in groups:
-                made += to_columns([read(place + number, rows) for number in range(count)])
-                place += count
-            return made
+            taken = iter(read(rows))
+            return [column for count, to_columns in groups for column in to_columns(list(islice(taken, count)))]
 
         return Section(len(self) if slots is None else len(slots), lambda: keys(slots), columns)
 

@@ -21,6 +21,11 @@ class Keying:
         self._names = tuple(key)
         self.columns = KeyColumns(schema, key) if key else KeyColumns(pa.schema([(_ALL, pa.int8())]), (_ALL,))
 
+    @property
+    def described(self) -> tuple[str, ...]:
+        """Name and type of every column that is kept, as checkpoints have them."""
+        return tuple(f"{name}: {kind}" for name, kind in zip(self.columns.names, self.columns.types, strict=True))
+
     def of(self, batch: pa.RecordBatch) -> list[pa.Array]:
         if not self._names:
             return [pa.array(np.zeros(batch.num_rows, np.int8))]

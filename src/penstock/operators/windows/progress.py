@@ -7,13 +7,13 @@ every group how far it was: what was late there stays late, and what was put out
 as the subtask has come as far as the farthest group, they are all alike again and nothing is looked up any more.
 
 Stored as a union part: runs of (first group, end of groups, watermark, fired), so that everybody finds its own groups,
-whoever wrote them.
+whoever wrote them. If there are more groups now, each of the old ones is some that follow each other.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -26,8 +26,8 @@ from penstock.state.parts import CapturedPart, PartKind, RestoredPart
 
 PART: Final = "penstock.progress"
 _VERSION: Final = 1
-_HEADER: Final = struct.Struct("<BI")
-"""Version, number of runs."""
+_HEADER: Final = struct.Struct("<BII")
+"""Version, number of key groups, number of runs."""
 _RUN: Final = struct.Struct("<IIqq")
 
 _EARLIEST: Final = MIN_WATERMARK // 2
@@ -37,8 +37,8 @@ Times = npt.NDArray[np.int64]
 
 
 class Progress:
-    def __init__(self, own: KeyGroupRange) -> None:
-        self._own = own
+    def __init__(self, own: KeyGroupRange, total: int) -> None:
+        self._own, self._total = own, total
         self.watermark = MIN_WATERMARK
         self.fired = MIN_WATERMARK
         """Every window that ends up to here has been put out for all keys."""
@@ -86,14 +86,14 @@ class Progress:
             runs = [(group, group + 1, *time) for group, time in zip(groups.tolist(), times, strict=True)]
         else:
             runs = [(self._own.start, self._own.end, self.watermark, self.fired)]
-        content = _HEADER.pack(_VERSION, len(runs)) + b"".join(_RUN.pack(*run) for run in runs)
+        content = _HEADER.pack(_VERSION, self._total, len(runs)) + b"".join(_RUN.pack(*run) for run in runs)
         return CapturedPart(PART, PartKind.UNION, lambda: (content,))
 
     def restore(self, uid: Uid, parts: Iterable[RestoredPart]) -> None:
         own = self._own
         watermarks = np.full(own.end - own.start, MIN_WATERMARK)
         fired = watermarks.copy()
-        for start, end, watermark, done in (run for part in parts for run in _runs(uid, part)):
+        for start, end, watermark, done in (run for part in parts for run in _runs(uid, part, self._total)):
             groups = slice(max(start, own.start) - own.start, max(min(end, own.end) - own.start, 0))
             watermarks[groups], fired[groups] = watermark, done
         self.watermark, self.fired = int(watermarks.min()), int(fired.min())
@@ -101,12 +101,14 @@ class Progress:
         self._settle()
 
 
-def _runs(uid: Uid, part: RestoredPart) -> list[tuple[int, int, int, int]]:
+def _runs(uid: Uid, part: RestoredPart, total: int) -> Iterator[tuple[int, int, int, int]]:
     content = bytes(part.read())
-    version, count = _HEADER.unpack_from(content)
+    version, groups, count = _HEADER.unpack_from(content)
     if version != _VERSION:
         raise ValueError(
             f"operator {uid!r}: its event time is stored in version {version}, but this Penstock reads version "
             f"{_VERSION}: restore it with the version of Penstock that wrote it, or with a newer one"
         )
-    return [_RUN.unpack_from(content, _HEADER.size + place * _RUN.size) for place in range(count)]
+    for place in range(count):
+        start, end, watermark, fired = _RUN.unpack_from(content, _HEADER.size + place * _RUN.size)
+        yield start * total // groups, end * total // groups, watermark, fired

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -299,12 +300,10 @@ def _turns(numbers: Numbers) -> Iterable[Numbers]:
 
 
 def _columns(
-    read: Callable[[int, Rows], Array],
+    read: Callable[[Rows], list[Array]],
     groups: Sequence[tuple[int, Callable[[Sequence[Array]], list[pa.Array]]]],
     rows: Rows,
 ) -> list[pa.Array]:
-    columns, place = [pa.array(read(0, rows)), pa.array(read(1, rows))], 2
-    for count, to_columns in groups:
-        columns += to_columns([read(place + number, rows) for number in range(count)])
-        place += count
-    return columns
+    taken = iter(read(rows))
+    bounds = [pa.array(values) for values in islice(taken, 2)]
+    return bounds + [column for count, to_columns in groups for column in to_columns(list(islice(taken, count)))]

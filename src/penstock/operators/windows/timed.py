@@ -92,7 +92,7 @@ class TimeWindowOperator(Operator):
 
     def open(self, context: OperatorContext) -> None:
         self._clock, self._own, self._total = context.clock, context.key_groups, context.total_key_groups
-        self._progress = Progress(context.key_groups)
+        self._progress = Progress(context.key_groups, context.total_key_groups)
         self._panes.own(context.key_groups, context.total_key_groups)
         parts = {name: [part for part in context.restored if part.name == name] for name in _PARTS}
         if parts[progress_module.PART]:

@@ -367,7 +367,7 @@ def test_state_of_other_windows_is_refused_naming_both() -> None:
 def test_event_time_of_an_unknown_version_is_refused() -> None:
     stored = simple().feed(events(1)).checkpoint()
     changed = [
-        replace(part, read=lambda: memoryview(b"\x09" + bytes(4))) if part.kind is PartKind.UNION else part
+        replace(part, read=lambda: memoryview(b"\x09" + bytes(8))) if part.kind is PartKind.UNION else part
         for part in stored
     ]
     with pytest.raises(ValueError, match="its event time is stored in version 9, but this Penstock reads version 1"):

@@ -1,0 +1,40 @@
+"""Takes some values of an array or some rows of a column: what NumPy and Arrow do too, several times faster and without
+the GIL. Rows are not checked against the array's length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pat
+
+from penstock.kernels.hashing import fixed_width_values, read_only
+from penstock.kernels.loading import compiled
+
+Rows = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+
+
+def gathered(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:
+    """The values of these rows, in a new array. Rows of values, and Python objects, are left to NumPy."""
+    kernels = compiled(len(rows)) if values.ndim == 1 and not values.dtype.hasobject else None
+    if kernels is None:
+        return values[rows]
+    # By their bits: so the kernel is compiled for four widths, not for every type.
+    bits = read_only(values.view(f"u{values.itemsize}"))
+    taken: npt.NDArray[Any] = kernels.gather(bits, rows).view(values.dtype)
+    return taken
+
+
+def taken(column: pa.Array, rows: Rows) -> pa.Array:
+    """The column of these rows; shares no memory with the other."""
+    if not is_plain(column):
+        return column.take(pa.array(rows))
+    values = gathered(fixed_width_values(column, f"u{column.type.bit_width // 8}"), rows)
+    return pa.Array.from_buffers(column.type, len(rows), [None, pa.py_buffer(values)])
+
+
+def is_plain(column: pa.Array) -> bool:
+    """Values of 1 to 8 bytes, one after another, none of them null."""
+    return pat.is_primitive(column.type) and not pat.is_boolean(column.type) and column.null_count == 0
