@@ -162,6 +162,24 @@ def recovery(
 
 
 @bench.command()
+def changelog(
+    as_json: Json = False,
+    keys: Annotated[int, typer.Option(min=100, help="Keys of the state.")] = 10_000_000,
+    every: Annotated[str, typer.Option(help="Between checkpoints.")] = "100ms",
+    seconds: Annotated[float, typer.Option(min=1.0, help="How long to measure each run.")] = 10.0,
+    rounds: Annotated[int, typer.Option(min=1, help="How often to measure.")] = 3,
+) -> None:
+    """Checkpoints at short intervals with a changelog, compared with whole ones and with none."""
+    from penstock.bench.changelog import measure, table
+
+    found = measure(keys, every, seconds, rounds, say=None if as_json else typer.echo)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        typer.echo(table(found))
+
+
+@bench.command()
 def snapshot(
     as_json: Json = False,
     keys: Annotated[int, typer.Option(min=1, help="Keys of the state.")] = 10_000_000,
@@ -176,6 +194,89 @@ def snapshot(
         print_json(figures.as_dict())
     else:
         typer.echo(table(figures))
+
+
+Keys = Annotated[int, typer.Option(min=1, help="How many keys the events have.")]
+Workers = Annotated[int, typer.Option(min=1, help="Workers, each a process.")]
+KeyTypes = Annotated[str, typer.Option("--key-type", help="int or string.")]
+Skew = Annotated[bool, typer.Option("--skew", help="Four of five events have a key of the first hundredth.")]
+Every = Annotated[str, typer.Option(help="Time between two checkpoints; none: take none.")]
+Seconds = Annotated[float, typer.Option(min=1.0, help="How long to measure, once the job is warm.")]
+
+
+def _workload(name: str, help: str) -> None:
+    @bench.command(name, help=help)
+    def run(
+        as_json: Json = False,
+        keys: Keys = 1_000_000,
+        seconds: Seconds = 15.0,
+        workers: Workers = 2,
+        key_type: KeyTypes = "int",
+        skew: Skew = False,
+        every: Every = "1s",
+    ) -> None:
+        from penstock.bench.events import KeyType
+        from penstock.bench.throughput import measure, run_of, table
+
+        if key_type not in list(KeyType):
+            raise typer.BadParameter(f"choose from {', '.join(KeyType)}", param_hint="--key-type")
+        asked = run_of(name, keys, KeyType(key_type), skew, workers, seconds, None if every == "none" else every)
+        figure = measure(asked, say=None if as_json else typer.echo)
+        if as_json:
+            print_json(figure.as_dict())
+        else:
+            typer.echo(table(asked, figure))
+
+
+_workload("w1", "Events per second through a running count and sum per key.")
+_workload("w3", "Events per second through a Python function per record that keeps state per key.")
+
+
+@bench.command()
+def w2() -> None:
+    """Events per second through a count and sum per key and window of 10 s."""
+    raise typer.BadParameter("needs windows of event time, which this version does not have", param_hint="w2")
+
+
+@bench.command()
+def polars(
+    as_json: Json = False,
+    keys: Keys = 1_000_000,
+    events: Annotated[int, typer.Option(min=1, help="Events to group at once.")] = 20_000_000,
+    rounds: Annotated[int, typer.Option(min=1, help="How often to measure.")] = 5,
+    key_type: KeyTypes = "int",
+    skew: Skew = False,
+) -> None:
+    """What one Polars group_by over the same events does on this machine: to compare w1 with."""
+    from penstock.bench.events import Events, KeyType
+    from penstock.bench.reference import measure, table
+
+    made = Events(keys, key_type=KeyType(key_type), skewed=skew)
+    figure = measure(made, events, rounds, say=None if as_json else typer.echo)
+    if as_json:
+        print_json(figure.as_dict())
+    else:
+        typer.echo(table(figure))
+
+
+@bench.command()
+def latency(
+    as_json: Json = False,
+    rate: Annotated[float, typer.Option(help="Events per second.")] = 2_000_000,
+    keys: Keys = 1_000_000,
+    seconds: Seconds = 15.0,
+    workers: Workers = 2,
+    every: Annotated[str, typer.Option(help="Time between two checkpoints.")] = "1s",
+) -> None:
+    """From the creation of an event to the output that it is in, at a set rate."""
+    from penstock.bench.events import Events
+    from penstock.bench.latency import measure, table
+
+    figure = measure(Events(keys), rate, seconds, workers, every, say=None if as_json else typer.echo)
+    if as_json:
+        print_json(figure.as_dict())
+    else:
+        typer.echo(table(figure))
 
 
 def main() -> None:

@@ -7,9 +7,11 @@ while it had input to work on, waiting for output included: a subtask that is sl
 A step puts out no more than its receivers have granted (`StepSizer`): what a task holds back because it may not send
 it is in flight as well, and a source that makes a million rows in one step would keep barriers waiting behind them.
 
-`Slicer`: one step of an operator should take about the step budget. Costs rise at once in the estimate and fall
-slowly in it, so that one cheap slice does not let a huge one through; and a slice is at most twice its predecessor,
-because the cost of a row says little about a batch that is much larger than any seen.
+`Slicer`: one step of an operator should take about the step budget. Costs rise in the estimate as they are measured and
+fall slowly in it, so that one cheap slice does not let a huge one through; and a slice is at most twice its
+predecessor, because the cost of a row says little about a batch that is much larger than any seen. What is measured is
+time on the clock, in which the thread may have had to wait for a processor: a slice that took a few budgets is believed
+to be dear when the next one is as well, one that took many at once.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ _LEAST_YIELD = 0.01
 """A filter that lets nothing through for a while may let everything through next."""
 _COST_FALLS = 0.5
 """Weight of a measured cost that is below the estimate."""
+_HELD_UP = 4.0
+"""Budgets that a slice may take because others had the processor."""
 
 
 class InFlightSizer:
@@ -77,20 +81,30 @@ class Slicer:
         self._budget = budget
         self._limit = limit
         self._cost: float | None = None
+        self._doubted: float | None = None
+        """The cost of the last slice, if it was dear and not believed."""
         self.rows = min(FIRST_SLICE, limit)
 
     def observe(self, rows: int, seconds: float) -> None:
         if rows <= 0:
             return
-        cost = seconds / rows
-        if self._cost is None:
-            self._cost = cost
-        elif cost < self._cost:
-            self._cost += _COST_FALLS * (cost - self._cost)
-        elif rows >= FIRST_SLICE or seconds * 4 > self._budget:
-            self._cost = cost  # fewer rows in less time mostly show what a call costs, not what a row does
+        self._cost = self._estimate(rows, seconds)
         fits = self._limit if self._cost * self._limit <= self._budget else int(self._budget / self._cost)
         self.rows = max(1, min(fits, max(self.rows, 2 * rows), self._limit))
+
+    def _estimate(self, rows: int, seconds: float) -> float:
+        cost, before, doubted = seconds / rows, self._cost, self._doubted
+        if before is None:
+            return cost
+        if cost < before:
+            self._doubted = None
+            return before + _COST_FALLS * (cost - before)
+        if rows < FIRST_SLICE and seconds * 4 <= self._budget:
+            return before  # few rows in little time mostly show what a call costs, not what a row does
+        if seconds > _HELD_UP * self._budget:
+            return cost
+        self._doubted = cost
+        return before if doubted is None else min(cost, doubted)
 
 
 class StepSizer:

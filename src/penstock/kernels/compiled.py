@@ -10,6 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from penstock.kernels import hashing
+from penstock.kernels.memory import word_at
 
 _SEED = np.uint64(hashing.SEED)
 _MIX_1 = np.uint64(hashing.MIX_1)
@@ -48,17 +49,17 @@ def hash_bytes(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[n
     words = np.empty(len(offsets) - 1, np.uint64)
     for row in range(len(words)):
         place, end = offsets[row], offsets[row + 1]
-        folded = _mix(_SEED ^ np.uint64(end - place))
+        folded, long = _mix(_SEED ^ np.uint64(end - place)), end - place >= 8
         while place + 8 <= end:
-            chunk = np.uint64(data[place])
-            for byte in range(1, 8):
-                chunk |= np.uint64(data[place + byte]) << (np.uint64(byte) << _3)
-            folded = _mix(folded ^ chunk)
+            folded = _mix(folded ^ word_at(data, place))
             place += 8
         if place < end:
             chunk = np.uint64(0)
-            for byte in range(end - place):
-                chunk |= np.uint64(data[place + byte]) << (np.uint64(byte) << _3)
+            if long:  # read together with what comes before it, which is then shifted out
+                chunk = word_at(data, end - 8) >> np.uint64(64 - 8 * (end - place))
+            else:
+                for byte in range(end - place):
+                    chunk |= np.uint64(data[place + byte]) << np.uint64(8 * byte)
             folded = _mix(folded ^ chunk)
         words[row] = folded
     return words
@@ -78,41 +79,14 @@ def owners(
     return owner, counts
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _starts(counts: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Where the rows of each owner begin when they are ordered by owner."""
-    starts = np.empty(len(counts), np.uint32)
-    start = 0
-    for subtask in range(len(counts)):
-        starts[subtask] = start
-        start += counts[subtask]
-    return starts
-
-
-@njit(nogil=True, cache=True)
-def places(owner: NDArray[np.uint16], counts: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Where every row goes when the rows are ordered by owner, each owner's rows in their old order."""
-    cursor = _starts(counts)
-    place = np.empty(len(owner), np.int32)
-    for row in range(len(owner)):
-        place[row] = cursor[owner[row]]
-        cursor[owner[row]] += np.uint32(1)
-    return place
-
-
-@njit(nogil=True, cache=True)
-def rows_by_place(place: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The inverse of `places`: which row comes to lie at each place."""
-    rows = np.empty(len(place), np.int32)
-    for row in range(len(place)):
-        rows[place[row]] = row
-    return rows
-
-
 @njit(nogil=True, cache=True)
 def rows_by_owner(owner: NDArray[np.uint16], counts: NDArray[np.int64]) -> NDArray[np.int32]:
-    """The rows ordered by owner, each owner's in their old order: `rows_by_place` of `places`, in one pass."""
-    cursor = _starts(counts)
+    """The rows ordered by owner, each owner's in their old order."""
+    cursor = np.empty(len(counts), np.uint32)
+    start = 0
+    for subtask in range(len(counts)):
+        cursor[subtask] = start
+        start += counts[subtask]
     rows = np.empty(len(owner), np.int32)
     for row in range(len(owner)):
         place = cursor[owner[row]]
@@ -122,117 +96,12 @@ def rows_by_owner(owner: NDArray[np.uint16], counts: NDArray[np.int64]) -> NDArr
 
 
 @njit(nogil=True, cache=True)
-def scatter(values: NDArray[np.generic], place: NDArray[np.int32]) -> NDArray[np.generic]:
-    """The values, each at its place."""
-    placed = np.empty_like(values)
-    for row in range(len(values)):
-        placed[place[row]] = values[row]
-    return placed
-
-
-@njit(nogil=True, cache=True)
 def gather(values: NDArray[np.generic], rows: NDArray[np.integer]) -> NDArray[np.generic]:
     """The values of these rows."""
     gathered = np.empty(len(rows), values.dtype)
     for place in range(len(rows)):
         gathered[place] = values[np.uint64(rows[place])]  # unsigned: no row counts from the end
     return gathered
-
-
-@njit(nogil=True, cache=True)
-def find_or_insert(
-    table: NDArray[np.uint64],
-    keys: NDArray[np.uint64],
-    stamps: NDArray[np.int32],
-    stamp: np.int32,
-    since: np.int32,
-    count: int,
-    words: NDArray[np.uint64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
-    """The slot of every row's key, the rows in which each key occurs first, those of the slots that were not touched
-    after the stamp `since`, and how many keys there are afterwards.
-
-    `table` is an open-addressing table of (hash, slot + 1), its length a power of two, with room for all rows to be
-    new; a key of one word is known by its hash, because that is a bijection. `keys` and `stamps` are indexed by slot.
-    """
-    rows, width = words.shape
-    slots = np.empty(rows, np.int64)
-    first_rows = np.empty(rows, np.int64)
-    touched = np.empty(rows, np.int64)
-    distinct = fresh = 0
-    mask = np.uint64(len(table) - 1)
-    for row in range(rows):
-        hashed = _SEED
-        for column in range(width):
-            hashed = _mix(hashed ^ words[row, column])
-        place = hashed & mask
-        while True:
-            entry = table[place, 1]
-            if entry == 0:
-                slot = count
-                count += 1
-                table[place, 0] = hashed
-                table[place, 1] = slot + 1
-                for column in range(width):
-                    keys[slot, column] = words[row, column]
-                break
-            if table[place, 0] == hashed:
-                slot = int(entry) - 1
-                equal = True
-                if width > 1:
-                    for column in range(width):
-                        if keys[slot, column] != words[row, column]:
-                            equal = False
-                            break
-                if equal:
-                    break
-            place = (place + np.uint64(1)) & mask
-        slots[row] = slot
-        if stamps[slot] != stamp:
-            if stamps[slot] <= since:
-                touched[fresh] = slot
-                fresh += 1
-            stamps[slot] = stamp
-            first_rows[distinct] = row
-            distinct += 1
-    return slots, first_rows[:distinct], touched[:fresh].copy(), count
-
-
-@njit(nogil=True, cache=True)
-def look_up(table: NDArray[np.uint64], keys: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The slot of every row's key in a table of `find_or_insert`, -1 where it has none."""
-    rows, width = words.shape
-    slots = np.full(rows, -1, np.int64)
-    mask = np.uint64(len(table) - 1)
-    for row in range(rows):
-        hashed = _SEED
-        for column in range(width):
-            hashed = _mix(hashed ^ words[row, column])
-        place = hashed & mask
-        while table[place, 1] != 0:
-            slot = int(table[place, 1]) - 1
-            equal = table[place, 0] == hashed
-            if equal and width > 1:
-                for column in range(width):
-                    equal = equal and keys[slot, column] == words[row, column]
-            if equal:
-                slots[row] = slot
-                break
-            place = (place + np.uint64(1)) & mask
-    return slots
-
-
-@njit(nogil=True, cache=True)
-def rehash(old: NDArray[np.uint64], new: NDArray[np.uint64]) -> None:
-    """Moves all entries of a table of (hash, slot + 1) to a larger, empty one."""
-    mask = np.uint64(len(new) - 1)
-    for entry in range(len(old)):
-        if old[entry, 1] != 0:
-            place = old[entry, 0] & mask
-            while new[place, 1] != 0:
-                place = (place + np.uint64(1)) & mask
-            new[place, 0] = old[entry, 0]
-            new[place, 1] = old[entry, 1]
 
 
 @njit(nogil=True, cache=True)
@@ -263,3 +132,29 @@ def keep_highest(highest: NDArray[np.generic], slots: NDArray[np.int64], values:
         slot = slots[row]
         if values[row] > highest[slot] or values[row] != values[row]:
             highest[slot] = values[row]
+
+
+@njit(nogil=True, cache=True)
+def count_and_tell(
+    totals: NDArray[np.int64], slots: NDArray[np.int64], places: NDArray[np.int32], results: NDArray[np.int64]
+) -> None:
+    """As `add_ones`, and what comes out of it: each slot's total at its place in `results`."""
+    for row in range(len(slots)):
+        total = totals[slots[row]] + 1
+        totals[slots[row]] = total
+        results[places[row]] = total
+
+
+@njit(nogil=True, cache=True)
+def add_and_tell(
+    totals: NDArray[np.generic],
+    slots: NDArray[np.int64],
+    places: NDArray[np.int32],
+    values: NDArray[np.generic],
+    results: NDArray[np.generic],
+) -> None:
+    """As `add_values`, and what comes out of it: each slot's total at its place in `results`."""
+    for row in range(len(slots)):
+        total = totals[slots[row]] + values[row]
+        totals[slots[row]] = total
+        results[places[row]] = total

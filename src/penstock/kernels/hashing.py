@@ -21,7 +21,7 @@ for loading Numba.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +57,7 @@ def supports(type: pa.DataType) -> bool:
         or pat.is_floating(type)
         or (pat.is_temporal(type) and not pat.is_interval(type))
         or pat.is_decimal(type)
-        or _is_bytes(type)
+        or is_bytes(type)
         or pat.is_null(type)
     )
 
@@ -132,6 +132,13 @@ def fixed_width_values(column: pa.Array, dtype: str) -> npt.NDArray[np.generic]:
     return read_only(np.frombuffer(buffer, dtype, len(column), column.offset * width))
 
 
+def storage_dtype(kind: pa.DataType) -> np.dtype[Any]:
+    """How the values of a type of numbers (dates and times included) lie in memory."""
+    if pat.is_floating(kind):
+        return np.dtype(f"f{kind.bit_width // 8}")
+    return np.dtype(f"{'u' if pat.is_unsigned_integer(kind) else 'i'}{kind.bit_width // 8}")
+
+
 def _value_words(column: pa.Array) -> Words:
     kind = column.type
     if pat.is_integer(kind):
@@ -140,7 +147,7 @@ def _value_words(column: pa.Array) -> Words:
     if pat.is_boolean(kind):
         return _as_words(fixed_width_values(column.cast(pa.uint8()), "u1"))
     if pat.is_floating(kind):
-        return _float_words(fixed_width_values(column, f"f{kind.bit_width // 8}"))
+        return float_words(fixed_width_values(column, f"f{kind.bit_width // 8}"))
     if pat.is_date32(kind):
         return _as_words(fixed_width_values(column, "i4"))
     if pat.is_date64(kind):
@@ -150,7 +157,7 @@ def _value_words(column: pa.Array) -> Words:
         return words if kind.unit == "ns" else words * np.uint64(_NANOSECONDS[kind.unit])
     if pat.is_decimal(kind):
         return _decimal_words(column)
-    if _is_bytes(kind):
+    if is_bytes(kind):
         return _bytes_words(column)
     raise TypeError(
         f"a column of type {kind} cannot be part of a key: use integers, booleans, floats, strings, binaries, dates, "
@@ -164,7 +171,8 @@ def _as_words(integers: npt.NDArray[np.generic]) -> Words:
     return integers.astype(np.int64, copy=False).view(np.uint64)
 
 
-def _float_words(values: npt.NDArray[np.generic]) -> Words:
+def float_words(values: npt.NDArray[np.generic]) -> Words:
+    """Equal for equal numbers, both zeros included, and for all NaNs."""
     with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
         wide = values.astype(np.float64) + 0.0  # adding zero turns -0.0 into 0.0
     words = wide.view(np.uint64)
@@ -212,7 +220,8 @@ def _times(values: Words, factor: int) -> Words:
     return _modulo(_modulo(low * factor_low) + _times_2_32(middle) + top)
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether values are strings or binaries."""
     return (
         pat.is_string(kind)
         or pat.is_large_string(kind)
@@ -225,7 +234,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _bytes_words(column: pa.Array) -> Words:
-    offsets, data = _offsets_and_bytes(column)
+    offsets, data = offsets_and_bytes(column)
     lengths = np.diff(offsets)
     longest = int(lengths.max(initial=0)) // 8 + 1
     kernels = compiled(len(column) if len(column) * longest <= _PADDED_WORDS_LIMIT else COMPILED_FROM_ROWS)
@@ -241,10 +250,11 @@ def _bytes_words(column: pa.Array) -> Words:
     return hashes
 
 
-def _offsets_and_bytes(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+def offsets_and_bytes(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Of strings or binaries: where each begins and ends, and the bytes."""
     kind = column.type
     if pat.is_string_view(kind) or pat.is_binary_view(kind):
-        return _offsets_and_bytes(column.cast(pa.large_binary() if pat.is_binary_view(kind) else pa.large_string()))
+        return offsets_and_bytes(column.cast(pa.large_binary() if pat.is_binary_view(kind) else pa.large_string()))
     _, *buffers = column.buffers()
     data = np.frombuffer(buffers[-1], np.uint8) if buffers[-1] is not None else np.zeros(0, np.uint8)
     if pat.is_fixed_size_binary(kind):

@@ -7,18 +7,15 @@ one batch without a further copy. A batch whose rows all have the same owner is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.keygroups import check_total
-from penstock.kernels.gathering import is_plain
-from penstock.kernels.hashing import fixed_width_values, hash_rows, key_groups_of_hashes
+from penstock.kernels.gathering import taken
+from penstock.kernels.hashing import hash_rows, key_groups_of_hashes
 from penstock.kernels.loading import compiled
-
-Places = npt.NDArray[np.int32]
 
 
 def key_groups_of(batch: pa.RecordBatch, key: tuple[str, ...], total: int) -> npt.NDArray[np.int32]:
@@ -45,11 +42,9 @@ def partition(
         owner, counts = kernels.owners(hashes, np.uint64(64 - bits), np.uint64(bits), np.uint64(parallelism))
     if counts.max(initial=0) == batch.num_rows:
         return [batch if count else None for count in counts]
-    if kernels is None:
-        gathered = batch.take(pa.array(np.argsort(owner, kind="stable")))
-    else:
-        gathered = _gather(kernels, batch, kernels.places(owner, counts))
-    return _slices(gathered, counts.tolist())
+    rows = np.argsort(owner, kind="stable") if kernels is None else kernels.rows_by_owner(owner, counts)
+    columns = [taken(column, rows) for column in batch.columns]
+    return _slices(pa.RecordBatch.from_arrays(columns, schema=batch.schema), counts.tolist())
 
 
 def rows_by_group(
@@ -74,18 +69,3 @@ def _slices(batch: pa.RecordBatch, counts: Sequence[int]) -> list[pa.RecordBatch
         slices.append(batch.slice(start, count) if count else None)
         start += count
     return slices
-
-
-def _gather(kernels: ModuleType, batch: pa.RecordBatch, places: Places) -> pa.RecordBatch:
-    """The batch with its rows moved to their places: plain columns by a scatter, all others by Arrow."""
-    columns = []
-    rows: pa.Array | None = None
-    for column in batch.columns:
-        if is_plain(column):
-            values = fixed_width_values(column, f"u{column.type.bit_width // 8}")
-            placed = kernels.scatter(values, places)
-            columns.append(pa.Array.from_buffers(column.type, len(column), [None, pa.py_buffer(placed)]))
-        else:
-            rows = pa.array(kernels.rows_by_place(places)) if rows is None else rows
-            columns.append(column.take(rows))
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

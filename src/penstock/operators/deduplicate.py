@@ -54,8 +54,9 @@ class DeduplicateOperator(Operator):
 
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
         known = len(self._table)
-        slots, first_rows = self._table.find([batch.column(name) for name in self._columns.names])
-        out.emit(batch.take(pa.array(first_rows[slots[first_rows] >= known])))
+        found = self._table.find([batch.column(name) for name in self._columns.names])
+        is_new = found.slots[found.first_rows] >= known
+        out.emit(batch.take(pa.array(found.first_rows[is_new])))
 
     def logged(self) -> Sequence[LoggedState]:
         return (self._state,)
@@ -113,8 +114,9 @@ class DeduplicateWithinOperator(Operator):
         """The rows to let through, in order. Looks at one row of each key at a time, the earliest that is not decided;
         all others that are as near to what it repeats, or to itself, are repetitions too."""
         keys = self._keys_of(batch)
-        ids, firsts = AggregateTable(self._columns, {}, self._kept).find(keys)
-        first_of = [column.take(pa.array(firsts)) for column in keys]
+        found = AggregateTable(self._columns, {}, self._kept).find(keys)
+        ids = found.slots
+        first_of = [column.take(pa.array(found.first_rows)) for column in keys]
         rows, chosen = np.arange(batch.num_rows), list[npt.NDArray[np.int64]]()
         while len(rows):
             heads = rows[np.unique(ids[rows], return_index=True)[1]]
@@ -122,7 +124,7 @@ class DeduplicateWithinOperator(Operator):
             is_new = near == MIN_WATERMARK
             self._remember([column.take(pa.array(heads[is_new])) for column in keys], times[heads[is_new]])
             chosen.append(heads[is_new])
-            time_of = np.zeros(len(firsts), np.int64)
+            time_of = np.zeros(len(found.first_rows), np.int64)
             time_of[ids[heads]] = np.where(is_new, times[heads], near)
             rows = rows[np.abs(times[rows] - time_of[ids[rows]]) >= self._within]
         return np.sort(np.concatenate(chosen))
@@ -148,7 +150,7 @@ class DeduplicateWithinOperator(Operator):
         for start in np.unique(panes).tolist():
             own = batch.filter(pa.array(panes == start))
             table = self._panes.pane(start)
-            table.add(own, table.find(self._keys_of(own))[0])
+            table.add(own, table.find(self._keys_of(own)).slots)
 
     # ---- time ----
     def on_watermark(self, time: int, out: Collector) -> None:

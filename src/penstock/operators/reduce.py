@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.kernels.gathering import taken
 from penstock.operators.aggregation.declare import Aggregate
 from penstock.operators.aggregation.table import AggregateTable, described, result_fields
 from penstock.operators.base import Collector, Operator, OperatorContext
@@ -77,16 +78,16 @@ class ReduceOperator(Operator):
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
         key_columns = [batch.column(name) for name in self._columns.names]
         known = len(self._table)
-        slots, first_rows = self._table.find(key_columns)
-        updated, keys = slots[first_rows], [column.take(pa.array(first_rows)) for column in key_columns]
-        if self._output is Output.CHANGELOG:
-            old = updated < known
-            before = self._table.results(updated[old])
-            self._table.add(batch, slots)
-            out.emit(self._changelog(keys, old, before, self._table.results(updated)))
+        found = self._table.find(key_columns)
+        keys = [taken(column, found.first_rows) for column in key_columns]
+        if self._output is Output.UPDATES:
+            results = self._table.add_and_tell(batch, found)
+            out.emit(pa.RecordBatch.from_arrays([*keys, *results], schema=self._schema))
             return
-        self._table.add(batch, slots)
-        out.emit(pa.RecordBatch.from_arrays([*keys, *self._table.results(updated)], schema=self._schema))
+        updated = found.slots[found.first_rows]
+        old = updated < known
+        before = self._table.results(updated[old])
+        out.emit(self._changelog(keys, old, before, self._table.add_and_tell(batch, found)))
 
     def _changelog(
         self, keys: list[pa.Array], old: Any, before: list[pa.Array], after: list[pa.Array]

@@ -143,6 +143,7 @@ class AttemptRun:
         tasks = {str(subtask): task for subtask, task in self._tasks.items() if subtask in self._opened}
         return Figures(
             self.number,
+            self._around.clock.wall_ms(),
             rows_in={name: task.rows_in for name, task in tasks.items()},
             rows_out={name: task.rows_out for name, task in tasks.items()},
             busy={name: task.busy for name, task in tasks.items()},

@@ -28,6 +28,7 @@ import msgspec
 from penstock.core.ids import Attempt, WorkerId
 from penstock.core.settings import RuntimeSettings
 from penstock.graph.job import JobGraph
+from penstock.runtime.allocation import keep_freed_memory
 from penstock.runtime.attempt import AttemptEvents, AttemptRun, Surroundings
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.control.client import ControlClient
@@ -119,6 +120,7 @@ def run_worker(config: WorkerConfig, load_graph: Callable[[], JobGraph]) -> End:
     The graph is loaded after the registration: that imports the user's modules and takes its time, which the master can
     use for others.
     """
+    keep_freed_memory()
     worker = _Worker(config, load_graph)
     try:
         return worker.run()

@@ -22,7 +22,7 @@ from penstock.core.statistics import CheckpointStatistics
 from penstock.graph.job import JobGraph
 from penstock.remote.handling import Handler
 from penstock.remote.server import open_door
-from penstock.runtime.control.messages import ErrorReport
+from penstock.runtime.control.messages import ErrorReport, Figures
 from penstock.runtime.driver import JobDriver
 from penstock.runtime.master import Master
 from penstock.runtime.network.tls import TlsFiles, server_context
@@ -205,6 +205,10 @@ class Job:
     def incidents(self) -> list[Incident]:
         """The failures of this run, oldest first, and when the job was running again."""
         return self._driver.ask(lambda master: master.incidents())
+
+    def figures(self) -> dict[WorkerId, Figures]:
+        """What each living worker last said of its subtasks: rows in and out so far, and seconds of work."""
+        return self._driver.ask(lambda master: dict(master.figures()))
 
     def workers(self) -> dict[WorkerId, int]:
         """The living workers and their process ids."""

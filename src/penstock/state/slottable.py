@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.core.ids import Cut
 from penstock.state.captures import Captures
-from penstock.state.index import DictIndex, KeyIndex, Slots, suited_index
+from penstock.state.index import DictIndex, Found, KeyIndex, Slots, suited_index
 from penstock.state.keys import KeyColumns
 from penstock.state.tables import Rows
 
@@ -84,17 +84,17 @@ class SlotTable:
         return {name + suffix: kind for name, values in self._values.items() for suffix, kind in values.stored.items()}
 
     # ---- use ----
-    def find(self, key_columns: list[pa.Array]) -> tuple[Slots, Slots]:
-        """The slot of every row's key, new ones for new keys; and the rows in which each of these keys occurs first.
-        The values of these slots may be changed from here to the next call."""
+    def find(self, key_columns: list[pa.Array]) -> Found:
+        """Looks the key of every row up; new keys get new slots. The values of these slots may be changed from here to
+        the next call."""
         index = suited_index(self._index, self._keys, key_columns)
         if index is not self._index:
             self._index = index
             index.expect(self._expected)
-        slots, first_rows = index.find(key_columns)
+        found = index.find(key_columns)
         if self._captures:
-            self._captures.keep(slots[first_rows])
-        return slots, first_rows
+            self._captures.keep(found.slots[found.first_rows])
+        return found
 
     def look_up(self, key_columns: list[pa.Array]) -> Slots:
         """The slot of every row's key, -1 where there is none."""
@@ -135,7 +135,12 @@ class SlotTable:
         touched = [slots for known, slots in self._touched if known > cut]
         if not touched:
             return _NONE
-        return touched[0] if len(touched) == 1 else np.unique(np.concatenate(touched))
+        if len(touched) == 1:
+            return touched[0]
+        marked = np.zeros(len(self), np.bool_)
+        for slots in touched:
+            marked[slots] = True
+        return np.flatnonzero(marked)
 
     def changes(self, since: Cut) -> Section:
         return self._section(self.touched_since(since))
@@ -178,6 +183,6 @@ class SlotTable:
     def take_up(self, key_columns: list[pa.Array], columns: Mapping[str, pa.Array], expected: int = 0) -> None:
         """Takes up stored rows, of keys none of which occurs twice; so many keys in all are expected."""
         self.expect(max(expected, len(self)))
-        slots, _ = self.find(key_columns)
+        slots = self.find(key_columns).slots
         for name, values in self._values.items():
             values.put(slots, [columns[name + suffix] for suffix in values.stored], len(self))

@@ -112,6 +112,31 @@ def test_a_dearer_slice_shrinks_the_next_one_at_once() -> None:
     assert slicer.rows == pytest.approx(1000, abs=1)
 
 
+def grown_slicer() -> Slicer:
+    """Slices of 100,000 rows of 0.1 microseconds."""
+    slicer = Slicer(0.01, 1 << 20)
+    for _ in range(20):
+        slicer.observe(slicer.rows, slicer.rows * 1e-7)
+    return slicer
+
+
+def test_a_slice_that_was_held_up_once_changes_nothing() -> None:
+    slicer = grown_slicer()
+    before = slicer.rows
+    for _ in range(3):
+        slicer.observe(before, 0.03)
+        assert slicer.rows == before
+        slicer.observe(before, before * 1e-7)
+        assert slicer.rows == before
+
+
+def test_a_slice_that_is_dearer_twice_in_a_row_is_believed_as_far_as_both_agree() -> None:
+    slicer = grown_slicer()
+    slicer.observe(100_000, 0.04)
+    slicer.observe(100_000, 0.02)
+    assert slicer.rows == pytest.approx(50_000, abs=1)
+
+
 def test_tiny_batches_do_not_make_rows_look_dear() -> None:
     slicer = Slicer(0.01, 1 << 20)
     for _ in range(10):

@@ -23,8 +23,6 @@ from penstock.operators.conform import SchemaMismatch
 from penstock.operators.fold import FoldOperator
 from penstock.operators.reduce import Output, ReduceOperator, reduced_schema
 from penstock.state import index as index_module
-from penstock.state.index import DictIndex, HashIndex
-from penstock.state.keys import KeyColumns
 from penstock.state.tables import StateMismatch
 
 SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64()), ("price", pa.float64()), ("day", pa.date32())])
@@ -200,42 +198,6 @@ def test_what_happens_after_a_capture_never_leaks_into_it(batches: list[list[Row
         captured = current.capture()
         current.feed(*map(batch, batches[1:]))
         assert [bytes(part.read()) for part in written(captured)] == at_once
-
-
-def numbers(*values: int | None) -> list[pa.Array]:
-    return [pa.array(values, pa.int64())]
-
-
-def test_the_index_changes_its_form_with_the_batches_and_keeps_every_slot() -> None:
-    columns = KeyColumns(pa.schema([("k", pa.int64())]), ("k",))
-    index: index_module.KeyIndex = DictIndex(columns)
-    index.find(numbers(7, 8))
-    many = [pa.array(np.arange(5000))]
-    index = index_module.suited_index(index, columns, many)
-    assert isinstance(index, HashIndex)
-    slots, first_rows = index.find(many)
-    assert (slots[7], slots[8], slots[0]) == (0, 1, 2)
-    assert first_rows.tolist() == list(range(5000))
-    index = index_module.suited_index(index, columns, numbers(None, 4999))
-    assert isinstance(index, DictIndex)
-    slots, _ = index.find(numbers(None, 4999, 7))
-    assert slots.tolist() == [5000, 4999, 0]
-    assert isinstance(index_module.suited_index(index, columns, many), DictIndex)
-
-
-@pytest.mark.parametrize(
-    "kind", [pa.int64(), pa.uint64(), pa.int8(), pa.float64(), pa.float32(), pa.timestamp("us"), pa.date32()]
-)
-def test_both_forms_of_the_index_give_the_same_slots_and_keys(kind: pa.DataType) -> None:
-    columns = KeyColumns(pa.schema([("k", kind), ("l", pa.int64())]), ("k", "l"))
-    random = np.random.default_rng(3)
-    plain, hashed = DictIndex(columns), HashIndex(columns, compiled)
-    for _ in range(5):
-        first = pa.array(random.integers(0, 100, 900), pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
-        keys = [first, pa.array(random.integers(0, 20, 900))]
-        assert [found.tolist() for found in plain.find(keys)] == [found.tolist() for found in hashed.find(keys)]
-    assert len(plain) == len(hashed)
-    assert plain.captured()(None) == hashed.captured()(None)
 
 
 def test_an_unsuitable_aggregate_is_refused_with_what_to_do() -> None:

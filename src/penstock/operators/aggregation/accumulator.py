@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.kernels.hashing import valid_rows
-from penstock.state.index import Slots
+from penstock.state.index import Found, Slots
 
 Array = npt.NDArray[Any]
 ToColumns = Callable[[Sequence[Array]], list[pa.Array]]
@@ -43,6 +43,11 @@ class Accumulator(ABC):
     @abstractmethod
     def add(self, batch: pa.RecordBatch, slots: Slots, keys: int) -> None:
         """Adds the rows of a batch, each to its slot."""
+
+    def add_and_tell(self, batch: pa.RecordBatch, found: Found, keys: int) -> pa.Array:
+        """As `add`, and the results of the keys that were found, in the order in which they first occur."""
+        self.add(batch, found.slots, keys)
+        return self.results(found.slots[found.first_rows])
 
     @abstractmethod
     def merge(self, other: Self, theirs: Slots, slots: Slots, keys: int) -> None:

@@ -50,8 +50,9 @@ class Pairs:
         columns = [pa.array(self._identities[slots]), values]
         self._index = suited_index(self._index, self._keys, columns)
         known = len(self)
-        numbers, first_rows = self._index.find(columns)
-        fresh = first_rows[numbers[first_rows] >= known]
+        found = self._index.find(columns)
+        numbers = found.slots
+        fresh = found.first_rows[numbers[found.first_rows] >= known]
         self.chains.add(slots[fresh])
         self.values.add([values.take(pa.array(fresh))])
         return numbers

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.operators.aggregation.accumulator import Accumulator
 from penstock.operators.aggregation.declare import Aggregate
-from penstock.state.index import Slots
+from penstock.state.index import Found, Slots
 from penstock.state.keys import KeyColumns
 from penstock.state.slottable import SlotTable
 
@@ -25,6 +25,10 @@ class AggregateTable(SlotTable):
         """Adds the rows of a batch, each to its slot, which was found just before."""
         for accumulator in self.accumulators.values():
             accumulator.add(batch, slots, len(self))
+
+    def add_and_tell(self, batch: pa.RecordBatch, found: Found) -> list[pa.Array]:
+        """As `add`, and the results of the keys that were found, in the order in which they first occur."""
+        return [accumulator.add_and_tell(batch, found, len(self)) for accumulator in self.accumulators.values()]
 
     def merge(self, other: Self, theirs: Slots, slots: Slots) -> None:
         """Adds what another table has in `theirs`, each to one of `slots`, which were found just before."""

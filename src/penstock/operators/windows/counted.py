@@ -86,12 +86,12 @@ class CountWindowOperator(Operator):
             self._note(np.arange(len(self._table)))  # which of them were put out is not known: at worst again
 
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
-        slots, first_rows = self._table.find(self._keying.of(batch))
+        found = self._table.find(self._keying.of(batch))
         if self._every is None:
-            self._table.add(batch, slots)
-            self._note(slots[first_rows])
+            self._table.add(batch, found.slots)
+            self._note(found.slots[found.first_rows])
         else:
-            self._count(batch, slots, self._every, out)
+            self._count(batch, found.slots, self._every, out)
 
     # ---- by count ----
     def _counts(self, slots: Slots) -> Array:

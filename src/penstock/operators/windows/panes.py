@@ -83,7 +83,7 @@ class Panes:
         merged = self._new_table()
         merged.expect(max(map(len, tables), default=0))
         for table in tables:
-            slots, _ = merged.find(table.keys_of(slice(0, len(table))))
+            slots = merged.find(table.keys_of(slice(0, len(table)))).slots
             merged.merge(table, np.arange(len(table)), slots)
         return merged
 
@@ -94,7 +94,7 @@ class Panes:
             theirs = table.look_up(keys)
             there = theirs >= 0
             if there.any():
-                slots, _ = merged.find([column.filter(pa.array(there)) for column in keys])
+                slots = merged.find([column.filter(pa.array(there)) for column in keys]).slots
                 merged.merge(table, theirs[there], slots)
         return merged
 

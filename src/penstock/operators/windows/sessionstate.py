@@ -92,7 +92,7 @@ class Sessions:
 
     def take_up(self, batch: pa.RecordBatch, keys: list[pa.Array], times: Numbers) -> tuple[Slots, Slots]:
         """Adds the rows of a batch. Returns the sessions that changed, and the session of every row."""
-        owners, _ = self._find(keys)
+        owners = self._find(keys)
         new, of_row = runs_of(owners, times, self._gap)
         beside = self._new_accumulators()
         for accumulator in beside.values():
@@ -102,12 +102,12 @@ class Sessions:
             self._merge(beside, turn, target[of_new[turn]])
         return np.unique(target[of_new]), target[of_new[of_row]]
 
-    def _find(self, keys: list[pa.Array]) -> tuple[Slots, Slots]:
+    def _find(self, keys: list[pa.Array]) -> Slots:
         if len(self._keys) > self._tidy_at:
             self._tidy()
-        found = self._keys.find(keys)
+        slots = self._keys.find(keys).slots
         self._first = grown(self._first, len(self._keys), -1)
-        return found
+        return slots
 
     def _unite(self, new: Spans) -> tuple[Slots, Numbers]:
         """Makes room for spans among the open sessions of their owners, some of which become one. Returns the slot of
@@ -250,7 +250,7 @@ class Sessions:
                 )
             if part.layer:
                 for batch in batches:
-                    owners = np.unique(self._find(key_columns_of(batch, self._columns))[0])
+                    owners = np.unique(self._find(key_columns_of(batch, self._columns)))
                     replaced = self.of_owners(owners)
                     self._first[owners] = -1
                     self.free(replaced)
@@ -286,7 +286,7 @@ class Sessions:
         if not batch.num_rows:
             return np.empty(0, np.int64)
         slots = self._allocate(batch.num_rows)
-        self._owner[slots], _ = self._find(key_columns_of(batch, self._columns))
+        self._owner[slots] = self._find(key_columns_of(batch, self._columns))
         self.start[slots], self.end[slots] = (batch.column(name).to_numpy() for name in (_START, _END))
         for name, accumulator in self.accumulators.items():
             accumulator.put(slots, [batch.column(name + suffix) for suffix in accumulator.stored], self._used)

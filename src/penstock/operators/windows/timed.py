@@ -158,14 +158,14 @@ class TimeWindowOperator(Operator):
             table = self._panes.pane(start)
             self._expect_window_of(start)
         keys = self._keying.of(rows)
-        slots, first_rows = table.find(keys)
-        table.add(rows, slots)
+        found = table.find(keys)
+        table.add(rows, found.slots)
         if self._assigner.lateness and self._may_be_out(start):
-            self._put_out_again(start, rows, keys, first_rows, out)
+            self._put_out_again(start, rows, keys, found.first_rows, out)
         if self._by_time is not None:
-            self._by_time.note(start, slots[first_rows], self._clock.wall_ms())
+            self._by_time.note(start, found.slots[found.first_rows], self._clock.wall_ms())
         if self._by_count is not None and self._progress.watermark < start + self._assigner.pane - 1:
-            due = self._by_count.due(start, slots, len(table))
+            due = self._by_count.due(start, found.slots, len(table))
             if len(due):
                 out.emit(self._rows(start + self._assigner.pane, table, due))
 
@@ -196,7 +196,7 @@ class TimeWindowOperator(Operator):
         if self._firing is not None and self._firing.end == end:
             table = self._firing.table
             if self._assigner.overlaps:  # it is made of several panes, and does not know the rows yet
-                table.add(rows, table.find(keys)[0])
+                table.add(rows, table.find(keys).slots)
             again |= self._firing.is_out(table.look_up(changed))
         return again & ~self._assigner.is_over(end, self._progress.watermarks_of(groups))
 

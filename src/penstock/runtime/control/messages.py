@@ -102,6 +102,8 @@ class Figures(_Message, frozen=True):
     """Throughput and queue figures of one worker's subtasks, sent with the heartbeat."""
 
     attempt: Attempt
+    at_ms: int
+    """The worker's wall clock."""
     rows_in: dict[str, int]
     rows_out: dict[str, int]
     busy: dict[str, float]

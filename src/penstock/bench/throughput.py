@@ -1,0 +1,240 @@
+"""Events per second of a workload in its steady state: every key is known, every kernel is loaded, checkpoints go on.
+
+The job runs on embedded Spark, through the production path from source to sink. Workers count the rows that their
+stateful subtasks have taken in and say so every heartbeat, with their own clock beside it: the rate is taken between
+two such sayings, so neither the start nor the delay of a message is part of it.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import penstock as ps
+from penstock.bench.events import Events, KeyType
+from penstock.bench.workloads import WORKLOADS, pipeline
+from penstock.core.ids import WorkerId
+from penstock.core.orders import JobState
+from penstock.core.statistics import CheckpointStatistics, Status
+from penstock.runtime.control.messages import Figures
+
+_LEAST_WARM_UP = 4.0
+_LEAST_ROUNDS = 2.0
+"""How often every key has been seen before the measurement begins."""
+_PATIENCE_SECONDS = 300.0
+_POLL_SECONDS = 0.2
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What to measure."""
+
+    workload: str
+    events: Events
+    workers: int = 2
+    seconds: float = 15.0
+    every: str | None = "1s"
+    """Between checkpoints; None: there are none."""
+    incremental: bool = True
+    changelog: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    events_per_s: float
+    events: int
+    seconds: float
+    keys: int
+    workers: int
+    checkpoints: int
+    """Completed of those that began while events were counted."""
+    failed_checkpoints: int
+    checkpoint_ms_p50: float | None
+    checkpoint_ms_p99: float | None
+    bytes: int
+    """Written by these checkpoints, all together."""
+    busy: dict[str, float]
+    """Of every chain: the share of the time that its subtasks were at work, 1 for each subtask."""
+    cpu_ns_per_event: float | None
+    """Of all workers together: what the machine is worth of events, whatever else it does."""
+    rss_mb: list[float]
+    """Of every worker, at its highest."""
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def run_of(
+    workload: str, keys: int, key_type: KeyType, skewed: bool, workers: int, seconds: float, every: str | None
+) -> Run:
+    events = Events(keys, WORKLOADS[workload].values, key_type, skewed)
+    return Run(workload, events, workers, seconds, every)
+
+
+def measure(run: Run, *, say: Say | None = None) -> Figure:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+        checkpoints = None if run.every is None else _checkpoints(run, directory, run.every)
+        job = pipeline(run.workload, run.events, run.workers, checkpoints).start()
+        try:
+            return _Watch(run, job, say or (lambda _: None)).measure()
+        finally:
+            job.cancel()
+
+
+def _checkpoints(run: Run, directory: str, every: str) -> ps.Checkpoints:
+    return ps.Checkpoints(directory, every=every, incremental=run.incremental, changelog=run.changelog)
+
+
+class _Watch:
+    def __init__(self, run: Run, job: Any, say: Say) -> None:
+        self._run, self._job, self._say = run, job, say
+        self._chain = WORKLOADS[run.workload].uid
+
+    def measure(self) -> Figure:
+        self._until(lambda: self._job.status().state is JobState.RUNNING, "the workers to start")
+        self._say(f"{self._run.workload}: running; warming up ...")
+        began = time.monotonic()
+        self._until(lambda: self._is_warm(time.monotonic() - began), "every key to be seen")
+        first, since, cpu = self._sample(), time.time() * 1000, self._cpu()
+        self._say(f"{self._run.workload}: measuring for {self._run.seconds:g} s ...")
+        deadline = time.monotonic() + self._run.seconds
+        while time.monotonic() < deadline:
+            self._pause(1.0)
+            if time.monotonic() < deadline:
+                self._say(f"  {_rate(first, self._sample(), self._chain) / 1e6:.2f} M events/s so far")
+        self._until(lambda: self._is_newer(first), "the workers to report")
+        last, until, cpu = self._sample(), time.time() * 1000, self._cpu() - cpu
+        return self._figure(first, last, self._checkpoints(since, until), cpu)
+
+    def _figure(
+        self,
+        first: dict[WorkerId, Figures],
+        last: dict[WorkerId, Figures],
+        ended: Sequence[CheckpointStatistics],
+        cpu: float,
+    ) -> Figure:
+        events = sum(_rows(last[worker], self._chain) - _rows(first[worker], self._chain) for worker in first)
+        completed = [one for one in ended if one.status is Status.COMPLETED]
+        durations = sorted(one.duration_ms for one in completed)
+        seconds = statistics.mean((last[worker].at_ms - first[worker].at_ms) / 1000 for worker in first)
+        return Figure(
+            events_per_s=round(_rate(first, last, self._chain)),
+            events=events,
+            seconds=round(seconds, 3),
+            keys=self._run.events.keys,
+            workers=self._run.workers,
+            checkpoints=len(completed),
+            failed_checkpoints=len(ended) - len(completed),
+            checkpoint_ms_p50=round(statistics.median(durations), 1) if durations else None,
+            checkpoint_ms_p99=round(durations[int(len(durations) * 0.99)], 1) if durations else None,
+            bytes=sum(one.state_bytes + one.in_flight_bytes for one in completed),
+            busy=_busy(first, last),
+            cpu_ns_per_event=round(cpu / events * 1e9, 1) if cpu and events else None,
+            rss_mb=[round(_peak_rss(pid) / 1e6, 1) for pid in self._job.workers().values()],
+        )
+
+    def _sample(self) -> dict[WorkerId, Figures]:
+        sample: dict[WorkerId, Figures] = self._job.figures()
+        return sample
+
+    def _cpu(self) -> float:
+        return sum(_cpu_seconds(pid) for pid in self._job.workers().values())
+
+    def _is_warm(self, seconds: float) -> bool:
+        sample = self._sample()
+        seen = sum(_rows(figures, self._chain) for figures in sample.values())
+        enough = seen >= _LEAST_ROUNDS * self._run.events.keys and seconds >= _LEAST_WARM_UP
+        return enough and len(sample) == self._run.workers
+
+    def _is_newer(self, first: dict[WorkerId, Figures]) -> bool:
+        last = self._sample()
+        return all(last[worker].at_ms - figures.at_ms >= self._run.seconds * 1000 for worker, figures in first.items())
+
+    def _checkpoints(self, since: float, until: float) -> list[CheckpointStatistics]:
+        return [
+            one
+            for one in self._job.checkpoints()
+            if since <= one.triggered_ms <= until and one.status is not Status.IN_PROGRESS
+        ]
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"waited {_PATIENCE_SECONDS:.0f} s in vain for {what}")
+            self._pause(_POLL_SECONDS)
+
+    def _pause(self, seconds: float) -> None:
+        if self._job.done(seconds):
+            self._job.wait()
+            raise RuntimeError("the job has ended while it was measured")
+
+
+def _rows(figures: Figures, chain: str) -> int:
+    return sum(rows for subtask, rows in figures.rows_in.items() if _chain_of(subtask) == chain)
+
+
+def _rate(first: dict[WorkerId, Figures], last: dict[WorkerId, Figures], chain: str) -> float:
+    """Events per second, all workers together, each by its own clock."""
+    rate = 0.0
+    for worker, before in first.items():
+        seconds = (last[worker].at_ms - before.at_ms) / 1000
+        rate += (_rows(last[worker], chain) - _rows(before, chain)) / seconds if seconds else 0.0
+    return rate
+
+
+def _busy(first: dict[WorkerId, Figures], last: dict[WorkerId, Figures]) -> dict[str, float]:
+    shares: dict[str, float] = {}
+    for worker, before in first.items():
+        after = last[worker]
+        for subtask, seconds in after.busy.items():
+            share = (seconds - before.busy[subtask]) * 1000 / (after.at_ms - before.at_ms)
+            shares[_chain_of(subtask)] = round(shares.get(_chain_of(subtask), 0.0) + share, 3)
+    return shares
+
+
+def _chain_of(subtask: str) -> str:
+    return subtask.rpartition("[")[0]
+
+
+def _peak_rss(pid: int) -> int:
+    """Bytes; 0 where the system does not tell."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Of all threads of a process so far; 0 where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def table(run: Run, figure: Figure) -> str:
+    lines = [
+        f"{run.workload}: {figure.events_per_s / 1e6:.2f} M events/s with {figure.keys:,} keys on {figure.workers}"
+        f" workers ({figure.events / 1e6:.0f} M events in {figure.seconds:.1f} s)"
+    ]
+    if figure.checkpoint_ms_p50 is not None:
+        lines.append(
+            f"checkpoints: {figure.checkpoints}, median {figure.checkpoint_ms_p50:.0f} ms,"
+            f" p99 {figure.checkpoint_ms_p99:.0f} ms, {figure.bytes / 1e6:.0f} MB in all"
+            + (f"; {figure.failed_checkpoints} failed" if figure.failed_checkpoints else "")
+        )
+    busy = ", ".join(f"{chain} {share:.0%}" for chain, share in figure.busy.items())
+    if figure.cpu_ns_per_event is not None:
+        busy += f"; {figure.cpu_ns_per_event:.0f} ns of CPU per event"
+    lines.append(f"busy: {busy}; memory of the workers: {', '.join(f'{mb:.0f} MB' for mb in figure.rss_mb)}")
+    return "\n".join(lines)

@@ -1,0 +1,61 @@
+"""The workloads that other engines are compared on, as Penstock pipelines.
+
+- w1: a running count and sum per key, the updated rows to a sink that discards them;
+- w3: a Python function per record that keeps (count, last value) per key and puts out (key, count) when a value falls.
+
+All read the same events, through a keyed exchange, with exactly-once checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import penstock as ps
+from penstock.bench.events import Events
+
+
+class Falls(ps.KeyedFunction):
+    """How often each key was seen, told whenever its value falls."""
+
+    seen = ps.value(tuple[int, int], default=(0, -1))
+
+    def process(self, row: Any, ctx: ps.KeyedContext) -> None:
+        count, last = self.seen.value
+        value = row.value
+        self.seen.value = (count + 1, value)
+        if value < last:
+            ctx.emit(key=row.key, count=count + 1)
+
+
+def _running_totals(stream: ps.Stream, events: Events) -> ps.Stream:
+    return stream.key_by("key").reduce(n=ps.count(), total=ps.sum("value"), uid="totals")
+
+
+def _falls(stream: ps.Stream, events: Events) -> ps.Stream:
+    returns = {"key": events.key_class, "count": int}
+    return stream.key_by("key").process(Falls, returns=returns, uid="falls")
+
+
+@dataclass(frozen=True)
+class Workload:
+    uid: str
+    """Of the stateful operator."""
+    work: Callable[[ps.Stream, Events], ps.Stream]
+    """What is done with the stream of events."""
+    values: int
+    """How many values these have."""
+
+
+WORKLOADS = {
+    "w1": Workload("totals", _running_totals, 1_000),
+    "w3": Workload("falls", _falls, 997),
+}
+
+
+def pipeline(name: str, events: Events, workers: int, checkpoints: ps.Checkpoints | None) -> ps.Pipeline:
+    made = ps.Pipeline(name, parallelism=workers, checkpoints=checkpoints)
+    stream = made.source(events.source(), uid="events")
+    WORKLOADS[name].work(stream, events).sink(ps.sinks.Discard(), uid="discard")
+    return made

@@ -1,0 +1,228 @@
+"""The compiled form of a key index: a hash table over the words and tails of keys (see `kernels.table`).
+
+Records of slots in use keep their keys for ever, and the arena is only added to, so that a capture needs no copy: what
+grows is replaced by a longer copy, and the capture keeps the one that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.kernels.hashing import Scalar, read_only
+from penstock.state.index import Found, Slots, joined_slots
+from penstock.state.keys import KeyColumns
+from penstock.state.keywords import Encoded, KeyWords, Words
+
+_INITIAL_KEYS = 1024
+_INITIAL_ARENA = 1 << 14
+_CALL = 1 << 32
+"""What a call adds to the word that says when a key was touched."""
+_LAST_CALL = (1 << 32) - 1
+
+
+class HashIndex:
+    def __init__(self, keys: KeyColumns, kernels: ModuleType, *, nulls: bool) -> None:
+        self._words = KeyWords(keys.types, nulls=nulls)
+        self._kernels = kernels
+        self._touch_at = self._words.width + self._words.tailed
+        self._template = np.zeros(self._touch_at + 1, np.uint64)
+        self._records = np.zeros((_INITIAL_KEYS, len(self._template)), np.uint64)
+        self._table = np.zeros(2 * _INITIAL_KEYS, np.uint64)
+        self._arena = np.zeros(_INITIAL_ARENA if self._words.tailed else 0, np.uint8)
+        self._count = self._used = 0
+        self._call = 0
+        """Of the last `find`."""
+        self._since = 0
+        """The last call before the slots that were touched were taken."""
+        self._touched: list[Slots] = []
+
+    def takes(self, columns: list[pa.Array]) -> bool:
+        return self._words.takes(columns)
+
+    def __len__(self) -> int:
+        return self._count
+
+    # ---- finding ----
+    def find(self, columns: list[pa.Array]) -> Found:
+        keys = self._words.encode(columns)
+        hashes = self._kernels.hash_keys(keys.words, keys.offsets, keys.data)
+        rows = len(hashes)
+        self._begin_call()
+        found = Found(np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.int32))
+        touched = np.empty(rows, np.int64)
+        state = np.array([0, self._count, self._used, 0, 0])
+        while True:
+            collided = self._kernels.find_slots(
+                self._table,
+                self._records.reshape(-1),
+                self._arena,
+                self._template,
+                keys.words,
+                keys.offsets,
+                keys.data,
+                hashes,
+                state,
+                self._call,
+                self._since,
+                found.slots,
+                found.first_rows,
+                found.places,
+                touched,
+            )
+            self._count, self._used = int(state[1]), int(state[2])
+            if collided:
+                self._find_one(keys, hashes, found, touched, state)
+            elif state[0] == rows:
+                break
+            else:
+                self._make_room(keys, int(state[0]))
+        self._touched.append(touched[: state[4]].copy())
+        return Found(found.slots, found.first_rows[: state[3]], found.places)
+
+    def look_up(self, columns: list[pa.Array]) -> Slots:
+        """The slot of every row's key, -1 where it has none; no slot counts as touched."""
+        if not self.takes(columns):  # keys with nulls, of which there are none here
+            valid = np.logical_and.reduce([column.is_valid().to_numpy(zero_copy_only=False) for column in columns])
+            slots = np.full(len(valid), -1, np.int64)
+            slots[valid] = self.look_up([column.filter(pa.array(valid)) for column in columns])
+            return slots
+        keys = self._words.encode(columns)
+        hashes = self._kernels.hash_keys(keys.words, keys.offsets, keys.data)
+        records, length = self._records.reshape(-1), len(self._template)
+        found: Slots = self._kernels.look_up(
+            self._table, records, length, self._arena, keys.words, keys.offsets, keys.data, hashes
+        )
+        return found
+
+    def _begin_call(self) -> None:
+        if self._call == _LAST_CALL:
+            self._records[:, self._touch_at] = 0
+            touched = joined_slots(self._touched)
+            self._records[touched, self._touch_at] = _CALL
+            self._call, self._since, self._touched = 1, 0, [touched]
+        self._call += 1
+
+    def _find_one(
+        self, keys: Encoded, hashes: Words, found: Found, touched: Slots, state: npt.NDArray[np.int64]
+    ) -> None:
+        """Does for one row what the kernel leaves undone: a key whose half hash another key has as well."""
+        row = int(state[0])
+        slot = self._search(keys, int(hashes[row]), row)
+        touch = int(self._records[slot, self._touch_at])
+        if touch >> 32 < self._call:
+            if touch >> 32 <= self._since:
+                touched[state[4]] = slot
+                state[4] += 1
+            touch = self._call << 32 | int(state[3])
+            self._records[slot, self._touch_at] = touch
+            found.first_rows[state[3]] = row
+            state[3] += 1
+        found.slots[row], found.places[row] = slot, touch & 0xFFFFFFFF
+        state[:3] = row + 1, self._count, self._used
+
+    def _search(self, keys: Encoded, hashed: int, row: int) -> int:
+        mask, half = len(self._table) - 1, hashed >> 32
+        words, tail = keys.words[:, row], keys.tail(row)
+        place = hashed & mask
+        while entry := int(self._table[place]):
+            slot = (entry & 0xFFFFFFFF) - 1
+            if entry >> 32 == half and (self._records[slot, : len(words)] == words).all() and self._tail(slot) == tail:
+                return slot
+            place = (place + 1) & mask
+        slot, self._count = self._count, self._count + 1
+        self._table[place] = half << 32 | self._count
+        self._records[slot] = self._template
+        self._records[slot, : len(words)] = words
+        if self._words.tailed:
+            self._records[slot, len(words)] = self._used
+            self._arena[self._used : self._used + len(tail)] = np.frombuffer(tail, np.uint8)
+            self._used += len(tail)
+        return slot
+
+    def _tail(self, slot: int) -> bytes:
+        if not self._words.tailed:
+            return b""
+        start = int(self._records[slot, self._words.width])
+        return self._arena[start : start + self._words.tail_length(self._records[slot])].tobytes()
+
+    # ---- room ----
+    def expect(self, keys: int) -> None:
+        """So many keys will come: room for all of them is made at once, instead of again and again as they come."""
+        if keys > len(self._records):
+            self._records = _grown(self._records, _power_of_two(keys))
+        if 2 * keys > len(self._table):
+            self._table = np.zeros(_power_of_two(2 * keys), np.uint64)
+            keys_now = self._encoded()
+            hashes = self._kernels.hash_keys(keys_now.words, keys_now.offsets, keys_now.data)
+            self._kernels.enter_slots(self._table, hashes, 0)
+
+    def _make_room(self, keys: Encoded, begin: int) -> None:
+        """For the rows of the next block to be all new."""
+        rows = min(self._kernels.BLOCK, keys.words.shape[1] - begin)
+        self.expect(self._count + rows)
+        if keys.offsets is not None:
+            needed = self._used + int(keys.offsets[begin + rows] - keys.offsets[begin])
+            if needed > len(self._arena):
+                self._arena = _grown(self._arena, _power_of_two(needed))
+
+    def _encoded(self) -> Encoded:
+        """All keys, in the order of their slots, which is that of their tails in the arena."""
+        width = self._words.width
+        words = read_only(np.ascontiguousarray(self._records[: self._count, :width].T))
+        if not self._words.tailed:
+            return Encoded(words)
+        offsets = np.append(self._records[: self._count, width], np.uint64(self._used)).astype(np.int64)
+        return Encoded(words, read_only(offsets), read_only(self._arena[: self._used]))
+
+    def take_over(self, columns: list[pa.Array], touched: Slots) -> None:
+        """Gives these keys, all different, the slots from 0 on, and remembers which of them count as touched."""
+        keys = self._words.encode(columns)
+        rows, width = keys.words.shape[1], self._words.width
+        self._count = rows
+        self._records = np.zeros((_power_of_two(rows), len(self._template)), np.uint64)
+        self._records[:rows, :width] = keys.words.T
+        if keys.offsets is not None:
+            self._records[:rows, width] = (keys.offsets[:-1] - keys.offsets[0]).view(np.uint64)
+            self._used = int(keys.offsets[-1] - keys.offsets[0])
+            self._arena = np.zeros(_power_of_two(self._used), np.uint8)
+            self._arena[: self._used] = keys.data[keys.offsets[0] : keys.offsets[-1]]
+        self._table = np.zeros(2 * len(self._records), np.uint64)
+        hashes = self._kernels.hash_keys(keys.words, keys.offsets, keys.data)
+        self._kernels.enter_slots(self._table, hashes, 0)
+        self._call, self._since, self._touched = 1, 0, [touched]
+        self._records[touched, self._touch_at] = _CALL
+
+    # ---- captures ----
+    def captured(self) -> Callable[[Slots | None], list[pa.Array]]:
+        """The key columns of all slots as they are now, or of some of them; to be called later, on any thread."""
+        records, arena = self._records[: self._count], self._arena
+        words, gather = self._words, self._kernels.gather_tails
+
+        def columns(slots: Slots | None) -> list[pa.Array]:
+            chosen = records if slots is None else records[slots]
+            starts = np.ascontiguousarray(chosen[:, words.width]) if words.tailed else None
+            own = np.ascontiguousarray(chosen[:, : words.width].T)
+            return words.decode(own, lambda begin, offsets: gather(arena, begin, offsets), starts)
+
+        return columns
+
+    # ---- what was found ----
+    def take_touched(self) -> Slots:
+        """The slots that were found or made since the last call, each once."""
+        touched, self._touched, self._since = joined_slots(self._touched), [], self._call
+        return touched
+
+
+def _power_of_two(least: int) -> int:
+    return max(_INITIAL_KEYS, 1 << (least - 1).bit_length())
+
+
+def _grown(array: npt.NDArray[Scalar], length: int) -> npt.NDArray[Scalar]:
+    grown = np.zeros((length, *array.shape[1:]), array.dtype)
+    grown[: len(array)] = array
+    return grown
