@@ -198,12 +198,12 @@ class HashIndex:
         self._records[touched, self._touch_at] = _CALL
 
     # ---- captures ----
-    def captured(self) -> Callable[[Slots | None], list[pa.Array]]:
+    def captured(self) -> Callable[[Slots | slice | None], list[pa.Array]]:
         """The key columns of all slots as they are now, or of some of them; to be called later, on any thread."""
         records, arena = self._records[: self._count], self._arena
         words, gather = self._words, self._kernels.gather_tails
 
-        def columns(slots: Slots | None) -> list[pa.Array]:
+        def columns(slots: Slots | slice | None) -> list[pa.Array]:
             chosen = records if slots is None else records[slots]
             starts = np.ascontiguousarray(chosen[:, words.width]) if words.tailed else None
             own = np.ascontiguousarray(chosen[:, : words.width].T)

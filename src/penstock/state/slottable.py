@@ -101,7 +101,7 @@ class SlotTable:
         return self._index.look_up(key_columns)
 
     def keys_of(self, slots: Slots | slice) -> list[pa.Array]:
-        return self._index.captured()(np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots)
+        return self._index.captured()(slots)
 
     def keys_reader(self) -> Callable[[Slots], list[pa.Array]]:
         """`keys_of` the slots that are in use now; to be called later, on any thread."""
