@@ -31,11 +31,12 @@ from penstock.operators.aggregation.table import described
 from penstock.operators.windows.intervals import Numbers, Spans, ranks, runs_of, united
 from penstock.operators.windows.panes import shown
 from penstock.state.captures import Captures
+from penstock.state.columns import check_header
 from penstock.state.index import Slots
 from penstock.state.keys import KeyColumns
 from penstock.state.parts import Buffer, Encode, Piece, RestoredPart
 from penstock.state.slottable import SlotTable
-from penstock.state.tables import GROUP_COLUMN, Rows, StateMismatch, encode_rows, key_columns_of, read_table
+from penstock.state.tables import GROUP_COLUMN, Rows, encode_rows, key_columns_of, read_table
 
 PART: Final = "windows"
 _KIND: Final = "sessions"
@@ -243,11 +244,7 @@ class Sessions:
         """Takes up the layers of all writers, lower ones first. Returns the sessions."""
         for part in parts:
             header, batches = read_table(part, self._columns, self.key_groups)
-            if header.kind != _KIND or dict(header.description) != self._description:
-                raise StateMismatch(
-                    f"operator {uid!r}: stored are {shown(header.description)}, but declared are "
-                    f"{shown(self._description)}: declare them as they were, or give the operator another uid"
-                )
+            check_header(uid, header, _KIND, self._description, shown)
             if part.layer:
                 for batch in batches:
                     owners = np.unique(self._find(key_columns_of(batch, self._columns)))
