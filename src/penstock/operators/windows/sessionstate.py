@@ -256,14 +256,16 @@ class Sessions:
         return np.flatnonzero(self.status[: self._used] == OPEN)
 
     def twins(self, slots: Slots) -> Slots:
-        """The linked sessions with the same owners and starts as these, which are not linked."""
+        """For each of these sessions, which are not linked, the linked one of the same owner and start, or -1."""
         linked = self.of_owners(np.unique(self._owner[slots]))
         every = np.concatenate([linked, slots])
         apart = np.repeat([False, True], [len(linked), len(slots)])
         order = np.lexsort((apart, self.start[every], self._owner[every]))
         owner, start, apart = self._owner[every][order], self.start[every][order], apart[order]
         same = (owner[1:] == owner[:-1]) & (start[1:] == start[:-1]) & apart[1:] & ~apart[:-1]
-        return every[order[:-1][same]]
+        twins = np.full(len(slots), -1, np.int64)
+        twins[order[1:][same] - len(linked)] = every[order[:-1][same]]
+        return twins
 
     def put_apart(self, parts: Sequence[RestoredPart]) -> Slots:
         """Takes up sessions that were on their way out; they are not linked."""
