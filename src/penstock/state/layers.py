@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 REMOVED: Final = object()
 """Stands in a layer for a key that the layers below may still have."""
@@ -34,6 +34,38 @@ MERGED_AT_ONCE: Final = 20_000
 """How many entries are merged in one step; more than a batch usually changes, so that merging comes to an end."""
 
 Layer = dict[Hashable, Any]
+
+
+class KeyedMap(Protocol):
+    """Where a state keeps its entries. `live` holds the latest changes: callers on the hot path may read it first and
+    write to it directly."""
+
+    copy: Callable[[Any], Any] | None
+    """Makes a value that shares nothing that can change; None where values cannot change."""
+    live: Layer
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether `live` holds everything."""
+        ...
+
+    def get(self, key: Hashable, default: Any = None) -> Any: ...
+
+    def from_below(self, key: Hashable, default: Any) -> Any:
+        """The value of a key that the live layer does not have."""
+        ...
+
+    def peek(self, key: Hashable) -> Any:
+        """The value, or None, of a key whose value the caller will not change."""
+        ...
+
+    def remove(self, key: Hashable) -> None: ...
+
+    def __contains__(self, key: Hashable) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+    def items(self) -> Iterator[tuple[Any, Any]]: ...
 
 
 class Picture:
@@ -49,7 +81,7 @@ class Picture:
     def items(self) -> Mapping[Any, Any]:
         """All entries, in a picture of changes with `REMOVED` for those that are gone. Do not change it: it may be a
         layer of the map itself."""
-        return merged(self._layers) if self.since is None else _stacked(self._layers)
+        return merged(self._layers) if self.since is None else stacked(self._layers)
 
     def holds(self, layer: Layer) -> bool:
         return any(held is layer for held in self._layers)
@@ -95,6 +127,13 @@ class LayeredMap:
             return value
         return default
 
+    def peek(self, key: Hashable) -> Any:
+        for layer in (self.live, *reversed(self._frozen)):
+            if key in layer:
+                value = layer[key]
+                return None if value is REMOVED else value
+        return None
+
     def set(self, key: Hashable, value: Any) -> None:
         self.live[key] = value
 
@@ -126,7 +165,7 @@ class LayeredMap:
             self._marks.append(cut)
             self.live = {}
         if len(self._frozen) > MAX_FROZEN:
-            self._frozen[1:] = [_stacked(tuple(self._frozen[1:]))]
+            self._frozen[1:] = [stacked(tuple(self._frozen[1:]))]
             self._marks[1:] = [self._marks[-1]]
 
     @property
@@ -177,7 +216,7 @@ def merged(layers: tuple[Layer, ...]) -> Mapping[Hashable, Any]:
     return result
 
 
-def _stacked(layers: tuple[Layer, ...]) -> Layer:
+def stacked(layers: tuple[Layer, ...]) -> Layer:
     """The changes of all layers as one, removals kept."""
     if len(layers) == 1:
         return layers[0]
