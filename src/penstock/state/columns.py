@@ -11,7 +11,10 @@ from penstock.core.ids import Cut, Uid
 from penstock.state.keys import KeyColumns
 from penstock.state.parts import Buffer, Encode, Piece, RestoredPart
 from penstock.state.slottable import Section, SlotTable
-from penstock.state.tables import StateMismatch, encode_rows, key_columns_of, read_table
+from penstock.state.tables import StateHeader, StateMismatch, encode_rows, key_columns_of, read_table
+
+Shown = Callable[[Mapping[str, Any]], str]
+"""Says what a description describes, in the message to a user who has changed it."""
 
 
 class ColumnState:
@@ -52,16 +55,20 @@ class ColumnState:
 
     # ---- restores ----
     def restore(self, uid: Uid, parts: Sequence[RestoredPart], shown: Callable[[Mapping[str, Any]], str]) -> None:
-        """Takes up the layers of all writers, lower ones first. `shown` says what a description describes, in the
-        message to a user who has changed it."""
+        """Takes up the layers of all writers, lower ones first."""
         for part in parts:
             header, batches = read_table(part, self._keys, self.key_groups)
-            if header.kind != self._kind or dict(header.description) != self._description:
-                raise StateMismatch(
-                    f"operator {uid!r}: stored are {shown(header.description)}, but declared are "
-                    f"{shown(self._description)}: declare them as they were, or give the operator another uid"
-                )
+            check_header(uid, header, self._kind, self._description, shown)
             expected = len(self._table) + sum(batch.num_rows for batch in batches)
             for batch in batches:
                 columns = dict(zip(batch.schema.names, batch.columns, strict=True))
                 self._table.take_up(key_columns_of(batch, self._keys), columns, expected)
+
+
+def check_header(uid: Uid, header: StateHeader, kind: str, description: Mapping[str, Any], shown: Shown) -> None:
+    """Raises `StateMismatch` unless a file holds what the program declares."""
+    if header.kind != kind or dict(header.description) != description:
+        raise StateMismatch(
+            f"operator {uid!r}: stored are {shown(header.description)}, but declared are {shown(description)}: declare "
+            "them as they were, or give the operator another uid"
+        )

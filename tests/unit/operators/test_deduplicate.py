@@ -7,11 +7,10 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.operators.windows.harness import WindowJob
+from tests.unit.operators.windows.harness import Step, WindowJob, steps
 
 from penstock.operators.deduplicate import DeduplicateOperator, DeduplicateWithinOperator
 from penstock.operators.windows.times import EventTime
-from penstock.runtime.elements import MIN_WATERMARK
 
 SCHEMA = pa.schema([("id", pa.string()), ("ts", pa.timestamp("ms")), ("x", pa.int64())])
 WITHIN = 10
@@ -43,36 +42,16 @@ class Oracle:
                 self.out.append(value)
 
 
-STEPS = st.lists(
-    st.one_of(
-        st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(-20, 80)), min_size=1, max_size=10),
-        st.tuples(st.just("watermark"), st.integers(-20, 80)),
-        st.tuples(st.just("watermark of one"), st.integers(-20, 80), st.integers(0, 2)),
-        st.tuples(st.just("restart"), st.integers(1, 3), st.booleans()),
-    ),
-    max_size=12,
-)
+ROW = st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(-20, 80), st.integers(0, 1 << 60))
 
 
 @settings(max_examples=300)
-@given(st.integers(1, 3), STEPS)
+@given(st.integers(1, 3), steps(ROW, st.integers(-20, 80)))
 def test_a_record_is_let_through_unless_one_like_it_was_shortly_before_or_after(
-    parallelism: int, steps: list[Any]
+    parallelism: int, steps: list[Step]
 ) -> None:
-    current, oracle, number = job(parallelism), Oracle(), 0
-    for step in steps:
-        if isinstance(step, list):
-            rows = [(key, time, number + place) for place, (key, time) in enumerate(step)]
-            number += len(rows)
-            records = batch(rows)
-            oracle.feed(rows, [current.times.get(group, MIN_WATERMARK) for group in current.groups(records)])
-            current.feed(records)
-        elif step[0] == "watermark":
-            current.watermark(step[1])
-        elif step[0] == "watermark of one":
-            current.watermark(step[1], only=step[2])
-        else:
-            current.restart(step[1], whole=step[2])
+    current, oracle = job(parallelism), Oracle()
+    current.run(steps, batch, oracle)
     assert sorted(row["x"] for row in current.rows()) == sorted(oracle.out)
     assert sorted(row["x"] for row in current.side("late")) == sorted(oracle.late)
 

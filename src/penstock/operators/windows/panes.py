@@ -22,10 +22,11 @@ from penstock.core.handles import KeyGroupRange
 from penstock.core.ids import Cut, Uid
 from penstock.operators.aggregation.declare import Aggregate
 from penstock.operators.aggregation.table import AggregateTable, described
+from penstock.state.columns import check_header
 from penstock.state.keys import KeyColumns
 from penstock.state.parts import Buffer, Encode, Piece, RestoredPart
 from penstock.state.slottable import Section
-from penstock.state.tables import GROUP_COLUMN, Rows, StateMismatch, encode_rows, key_columns_of, read_table
+from penstock.state.tables import GROUP_COLUMN, Rows, encode_rows, key_columns_of, read_table
 
 PART: Final = "windows"
 _KIND: Final = "windows"
@@ -137,11 +138,7 @@ class Panes:
         """Takes up the layers of all writers, lower ones first."""
         for part in parts:
             header, batches = read_table(part, self._keys, self.key_groups)
-            if header.kind != _KIND or dict(header.description) != self._description:
-                raise StateMismatch(
-                    f"operator {uid!r}: stored are {shown(header.description)}, but declared are "
-                    f"{shown(self._description)}: declare them as they were, or give the operator another uid"
-                )
+            check_header(uid, header, _KIND, self._description, shown)
             for batch in batches:
                 starts, groups = batch.column(_PANE).to_numpy(), batch.column(GROUP_COLUMN).to_numpy()
                 needed = keeps(starts, groups)

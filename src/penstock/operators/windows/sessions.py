@@ -97,9 +97,9 @@ class SessionWindowOperator(Operator):
         groups = key_groups_of_hashes(hash_columns(sessions.keys_of(slots)), self._total)
         out = self._milliseconds(sessions.end[slots]) <= self._progress.fired_of(groups)
         sessions.status[slots[out]] = FIRED
-        if self._lateness:  # they are among the others too, and may still change
-            copies, pending = pending, sessions.twins(pending)
-            sessions.free(copies)
+        twins = sessions.twins(pending)  # those that may still change are among the others, too
+        sessions.free(pending[twins >= 0])
+        pending = np.where(twins >= 0, twins, pending)
         sessions.status[pending] = PENDING
         self._pending = pending[np.argsort(sessions.end[pending], kind="stable")]
         self._ends.file(sessions.end[slots[~out]], slots[~out])

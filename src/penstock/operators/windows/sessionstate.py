@@ -31,11 +31,12 @@ from penstock.operators.aggregation.table import described
 from penstock.operators.windows.intervals import Numbers, Spans, ranks, runs_of, united
 from penstock.operators.windows.panes import shown
 from penstock.state.captures import Captures
+from penstock.state.columns import check_header
 from penstock.state.index import Slots
 from penstock.state.keys import KeyColumns
 from penstock.state.parts import Buffer, Encode, Piece, RestoredPart
 from penstock.state.slottable import SlotTable
-from penstock.state.tables import GROUP_COLUMN, Rows, StateMismatch, encode_rows, key_columns_of, read_table
+from penstock.state.tables import GROUP_COLUMN, Rows, encode_rows, key_columns_of, read_table
 
 PART: Final = "windows"
 _KIND: Final = "sessions"
@@ -243,11 +244,7 @@ class Sessions:
         """Takes up the layers of all writers, lower ones first. Returns the sessions."""
         for part in parts:
             header, batches = read_table(part, self._columns, self.key_groups)
-            if header.kind != _KIND or dict(header.description) != self._description:
-                raise StateMismatch(
-                    f"operator {uid!r}: stored are {shown(header.description)}, but declared are "
-                    f"{shown(self._description)}: declare them as they were, or give the operator another uid"
-                )
+            check_header(uid, header, _KIND, self._description, shown)
             if part.layer:
                 for batch in batches:
                     owners = np.unique(self._find(key_columns_of(batch, self._columns)))
@@ -259,14 +256,16 @@ class Sessions:
         return np.flatnonzero(self.status[: self._used] == OPEN)
 
     def twins(self, slots: Slots) -> Slots:
-        """The linked sessions with the same owners and starts as these, which are not linked."""
+        """For each of these sessions, which are not linked, the linked one of the same owner and start, or -1."""
         linked = self.of_owners(np.unique(self._owner[slots]))
         every = np.concatenate([linked, slots])
         apart = np.repeat([False, True], [len(linked), len(slots)])
         order = np.lexsort((apart, self.start[every], self._owner[every]))
         owner, start, apart = self._owner[every][order], self.start[every][order], apart[order]
         same = (owner[1:] == owner[:-1]) & (start[1:] == start[:-1]) & apart[1:] & ~apart[:-1]
-        return every[order[:-1][same]]
+        twins = np.full(len(slots), -1, np.int64)
+        twins[order[1:][same] - len(linked)] = every[order[:-1][same]]
+        return twins
 
     def put_apart(self, parts: Sequence[RestoredPart]) -> Slots:
         """Takes up sessions that were on their way out; they are not linked."""

@@ -148,9 +148,10 @@ class TimeWindowOperator(Operator):
             return
         numbers = (ticks - starts[0]) // length
         order = np.argsort(numbers.astype(np.uint16) if len(starts) <= 1 << 16 else numbers, kind="stable")
-        present, begins = np.unique(numbers[order], return_index=True)
-        for number, chosen in zip(present.tolist(), np.split(order, begins[1:]), strict=True):
-            yield starts[number] // self._time.ticks, chosen
+        ordered = numbers[order]
+        ends = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+        for chosen in np.split(order, ends):
+            yield starts[int(numbers[chosen[0]])] // self._time.ticks, chosen
 
     def _add(self, start: int, rows: pa.RecordBatch, out: Collector) -> None:
         """Rows of one pane."""

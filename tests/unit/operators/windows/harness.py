@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
+from hypothesis import strategies as st
 from tests.unit.state.harness import KEY_GROUPS, ManualClock
 
 from penstock.core.barrier import Barrier, Mode
@@ -19,6 +20,28 @@ from penstock.runtime.elements import MAX_WATERMARK, MIN_WATERMARK
 from penstock.state.parts import Encode, KeyGroupRange, PartKind, RestoredPart
 
 BARRIER = Barrier(CheckpointId(1), Mode.ALIGNED)
+Step = tuple[str, Any]
+
+
+def steps(row: st.SearchStrategy[Any], times: st.SearchStrategy[int]) -> st.SearchStrategy[list[Step]]:
+    """What can happen to a job, in any order."""
+    return st.lists(
+        st.one_of(
+            st.tuples(st.just("rows"), st.lists(row, min_size=1, max_size=10)),
+            st.tuples(st.just("watermark"), times),
+            st.tuples(st.just("watermark of one"), st.tuples(times, st.integers(0, 2))),
+            st.tuples(st.just("step"), st.none()),
+            st.tuples(st.just("restart"), st.tuples(st.integers(1, 3), st.booleans())),
+            st.tuples(st.just("checkpoint"), st.booleans()),
+        ),
+        max_size=14,
+    )
+
+
+class Oracle(Protocol):
+    def feed(self, rows: list[Any], watermarks: list[int]) -> None:
+        """Rows come, each at the event time of its key."""
+        ...
 
 
 @dataclass
@@ -154,6 +177,25 @@ class WindowJob:
             self.subtasks[0].out.batches.extend(out.batches)
             for name, batches in out.sides.items():
                 self.subtasks[0].out.sides.setdefault(name, []).extend(batches)
+
+    def run(self, steps: Sequence[Step], batch: Callable[[list[Any]], pa.RecordBatch], oracle: Oracle) -> None:
+        """Through all steps to the end of time."""
+        for kind, what in steps:
+            if kind == "rows":
+                records = batch(what)
+                oracle.feed(what, [self.times.get(group, MIN_WATERMARK) for group in self.groups(records)])
+                self.feed(records)
+            elif kind == "watermark":
+                self.watermark(what)
+            elif kind == "watermark of one":
+                self.watermark(what[0], only=what[1])
+            elif kind == "step":
+                self.step()
+            elif kind == "checkpoint":
+                self.checkpoint(whole=what)
+            else:
+                self.restart(what[0], whole=what[1])
+        self.end()
 
     def end(self) -> WindowJob:
         return self.watermark(MAX_WATERMARK)

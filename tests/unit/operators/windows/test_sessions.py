@@ -11,14 +11,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.operators.windows.harness import WindowJob
+from tests.unit.operators.windows.harness import Step, WindowJob, steps
 
 from penstock.operators.aggregation import declare as agg
 from penstock.operators.windows import declare, sessions, sessionstate
 from penstock.operators.windows.intervals import runs_of
 from penstock.operators.windows.sessions import SessionWindowOperator
 from penstock.operators.windows.times import EventTime
-from penstock.runtime.elements import MIN_WATERMARK
 
 SCHEMA = pa.schema([("user", pa.int64()), ("ts", pa.int64()), ("x", pa.int64()), ("s", pa.string())])
 AGGREGATES = {"n": agg.count(), "total": agg.sum("x"), "low": agg.min("s"), "words": agg.count_distinct("s")}
@@ -98,36 +97,7 @@ ROW = st.tuples(
     st.none() | st.integers(-9, 9),
     st.none() | st.sampled_from("abc"),
 )
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("rows"), st.lists(ROW, min_size=1, max_size=10)),
-        st.tuples(st.just("watermark"), st.integers(-20, 60)),
-        st.tuples(st.just("watermark of one"), st.tuples(st.integers(-20, 60), st.integers(0, 2))),
-        st.tuples(st.just("step"), st.none()),
-        st.tuples(st.just("restart"), st.tuples(st.integers(1, 3), st.booleans())),
-        st.tuples(st.just("checkpoint"), st.booleans()),
-    ),
-    max_size=14,
-)
-
-
-def run(current: WindowJob, oracle: Oracle, steps: list[tuple[str, Any]]) -> None:
-    for kind, what in steps:
-        if kind == "rows":
-            records = batch(what)
-            oracle.feed(what, [current.times.get(group, MIN_WATERMARK) for group in current.groups(records)])
-            current.feed(records)
-        elif kind == "watermark":
-            current.watermark(what)
-        elif kind == "watermark of one":
-            current.watermark(what[0], only=what[1])
-        elif kind == "step":
-            current.step()
-        elif kind == "checkpoint":
-            current.checkpoint(whole=what)
-        else:
-            current.restart(what[0], whole=what[1])
-    current.end()
+STEPS = steps(ROW, st.integers(-20, 60))
 
 
 def order(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -136,12 +106,12 @@ def order(row: dict[str, Any]) -> tuple[Any, ...]:
 
 @settings(max_examples=500)
 @given(st.integers(1, 3), STEPS, st.sampled_from([0, 4096]))
-def test_every_session_is_put_out_once_when_it_has_ended(parallelism: int, steps: list[Any], tidy_from: int) -> None:
+def test_every_session_is_put_out_once_when_it_has_ended(parallelism: int, steps: list[Step], tidy_from: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sessions, "PORTION", 2)
         patch.setattr(sessionstate, "_TIDY_FROM", tidy_from)
         current, oracle = job(parallelism), Oracle()
-        run(current, oracle, steps)
+        current.run(steps, batch, oracle)
         assert sorted(current.rows(), key=order) == sorted(oracle.results(), key=order)
         late = [tuple(row.values()) for row in current.side("late")]
         assert sorted(late, key=str) == sorted(oracle.late, key=str)
@@ -150,12 +120,12 @@ def test_every_session_is_put_out_once_when_it_has_ended(parallelism: int, steps
 @settings(max_examples=500)
 @given(st.integers(1, 3), st.integers(1, 30), STEPS)
 def test_with_allowed_lateness_the_last_row_of_a_session_has_all_its_records(
-    parallelism: int, lateness: int, steps: list[Any]
+    parallelism: int, lateness: int, steps: list[Step]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sessions, "PORTION", 2)
         current, oracle = job(parallelism, lateness=lateness), Oracle(lateness)
-        run(current, oracle, steps)
+        current.run(steps, batch, oracle)
         last = {(row["user"], row["window_start"], row["window_end"]): row for row in current.rows()}
         for row in oracle.results():
             assert last[row["user"], row["window_start"], row["window_end"]] == row

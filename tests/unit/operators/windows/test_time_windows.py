@@ -13,14 +13,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.operators.windows.harness import WindowJob
+from tests.unit.operators.windows.harness import Step, WindowJob, steps
 
 from penstock.operators.aggregation import declare as agg
 from penstock.operators.windows import declare, timed
 from penstock.operators.windows.declare import TimeWindows
 from penstock.operators.windows.timed import TimeWindowOperator
 from penstock.operators.windows.times import EventTime
-from penstock.runtime.elements import MIN_WATERMARK
 from penstock.state import captures
 from penstock.state.parts import PartKind
 from penstock.state.tables import StateMismatch
@@ -136,47 +135,18 @@ def job(windows: TimeWindows, parallelism: int = 1, **options: Any) -> WindowJob
     return WindowJob(make, ("user",), parallelism)
 
 
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("rows"), st.lists(row_strategy(), min_size=1, max_size=8)),
-        st.tuples(st.just("watermark"), st.integers(-30, 60)),
-        st.tuples(st.just("watermark of one"), st.tuples(st.integers(-30, 60), st.integers(0, 2))),
-        st.tuples(st.just("step"), st.none()),
-        st.tuples(st.just("restart"), st.tuples(st.integers(1, 3), st.booleans())),
-        st.tuples(st.just("checkpoint"), st.booleans()),
-    ),
-    max_size=14,
-)
-
-
-def run(current: WindowJob, oracle: Oracle, steps: list[tuple[str, Any]]) -> None:
-    for kind, what in steps:
-        if kind == "rows":
-            records = batch(what)
-            oracle.feed(what, [current.times.get(group, MIN_WATERMARK) for group in current.groups(records)])
-            current.feed(records)
-        elif kind == "watermark":
-            current.watermark(what)
-        elif kind == "watermark of one":
-            current.watermark(what[0], only=what[1])
-        elif kind == "step":
-            current.step()
-        elif kind == "checkpoint":
-            current.checkpoint(whole=what)
-        else:
-            current.restart(what[0], whole=what[1])
-    current.end()
+STEPS = steps(row_strategy(), st.integers(-30, 60))
 
 
 @settings(max_examples=400)
 @given(st.sampled_from(WINDOWS), st.integers(1, 3), STEPS)
 def test_every_window_is_put_out_once_with_what_polars_says(
-    windows: TimeWindows, parallelism: int, steps: list[tuple[str, Any]]
+    windows: TimeWindows, parallelism: int, steps: list[Step]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timed, "PORTION", 2)
         current, oracle = job(windows, parallelism), Oracle(windows)
-        run(current, oracle, steps)
+        current.run(steps, batch, oracle)
         rows = found(current.rows(), windows)
         wanted = oracle.results()
         assert sorted(key for key, _ in rows if key[0] is not None) == sorted(
@@ -191,12 +161,12 @@ def test_every_window_is_put_out_once_with_what_polars_says(
 @settings(max_examples=400)
 @given(st.sampled_from(WINDOWS), st.integers(1, 30), st.integers(1, 3), STEPS)
 def test_with_allowed_lateness_the_last_row_of_a_window_is_what_polars_says(
-    windows: TimeWindows, lateness: int, parallelism: int, steps: list[tuple[str, Any]]
+    windows: TimeWindows, lateness: int, parallelism: int, steps: list[Step]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timed, "PORTION", 2)
         current, oracle = job(windows, parallelism, lateness=lateness), Oracle(windows, lateness)
-        run(current, oracle, steps)
+        current.run(steps, batch, oracle)
         last = dict(found(current.rows(), windows))
         assert last == {key: approximately(row) for key, row in oracle.results().items()}
         assert len(current.side("late")) == len(oracle.late)
