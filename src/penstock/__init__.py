@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from penstock.operators.keyed import KeyedContext, KeyedFunction, Row, Timer
     from penstock.operators.stream_function import StreamContext, StreamFunction
     from penstock.runtime.network.tls import TlsFiles
-    from penstock.spark.job import CheckpointFailed, Job, JobFailed, JobResult, RescaleFailed
+    from penstock.runtime.outcome import JobResult
+    from penstock.spark.job import CheckpointFailed, Job, JobFailed, RescaleFailed
     from penstock.state.declare import aggregating, list, map, reducing, value
     from penstock.state.operator_state import operator_broadcast, operator_list, operator_union, raw
     from penstock.state.timers import TimerKind
@@ -39,7 +40,7 @@ _HOME_OF = {
     "InFlightSettings": "penstock.core.settings",
     "Job": "penstock.spark.job",
     "JobFailed": "penstock.spark.job",
-    "JobResult": "penstock.spark.job",
+    "JobResult": "penstock.runtime.outcome",
     "KeyedContext": "penstock.operators.keyed",
     "KeyedFunction": "penstock.operators.keyed",
     "KeyedStream": "penstock.api.keyed",

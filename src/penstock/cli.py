@@ -5,11 +5,13 @@ Commands import what they need when they run, so that `penstock --help` answers 
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
 import typer
+
+from penstock.remote import commands
+from penstock.remote.output import Json, print_json
 
 app = typer.Typer(
     name="penstock",
@@ -20,13 +22,7 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Measure this machine.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-
-
-def _print_json(value: object) -> None:
-    json.dump(value, sys.stdout, indent=2)
-    sys.stdout.write("\n")
+app.add_typer(commands.app)
 
 
 @app.command()
@@ -41,7 +37,7 @@ def demo(
 
     result = Demo(records=records, seconds=seconds, kill=kill, live=not as_json).run()
     if as_json:
-        _print_json(result.as_dict())
+        print_json(result.as_dict())
     raise typer.Exit(0 if result.exactly_once else 1)
 
 
@@ -63,20 +59,22 @@ def verify(
     raise typer.Exit(0 if ok else 1)
 
 
-Where = Annotated[str, typer.Argument(help="A checkpoint directory, or <directory>/checkpoints/<number>.")]
+Where = Annotated[
+    str, typer.Argument(help="A savepoint, a checkpoint directory, or <checkpoint directory>/checkpoints/<number>.")
+]
 Number = Annotated[int | None, typer.Option("--checkpoint", help="The checkpoint; the newest complete one by default.")]
 
 
 @app.command()
 def inspect(path: Where, checkpoint: Number = None, as_json: Json = False) -> None:
-    """Show what is in a checkpoint: sizes by operator and state, skew, files, layers, figures."""
+    """Show what is in a checkpoint or savepoint: sizes by operator and state, skew, files, layers, figures."""
     from penstock.observe.inspection import inspect as look
     from penstock.observe.inspection import shown
     from penstock.observe.opening import open_checkpoint
 
     found = look(open_checkpoint(path, checkpoint))
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         typer.echo(shown(found))
 
@@ -88,20 +86,48 @@ def diff(
     checkpoint: Number = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether a program would restore from a checkpoint, per operator and state."""
+    """Say whether a program would restore from a checkpoint or savepoint, per operator and state."""
     from penstock.graph.diff import diff as compare
     from penstock.observe.opening import open_checkpoint, pipeline_of
 
     found = compare(open_checkpoint(path, checkpoint).record, pipeline_of(program).graph())
     if as_json:
         differences = [one.as_dict() for one in found.differences]
-        _print_json({"restorable": found.restorable, "problem": found.problem, "states": differences})
+        print_json({"restorable": found.restorable, "problem": found.problem, "states": differences})
     else:
         for one in found.differences:
             state = f".{one.state}" if one.state else ""
             typer.echo(f"{one.verdict:<12} {one.uid}{state} ({one.operator})" + (f": {one.why}" if one.why else ""))
         typer.echo(found.problem or ("restores" if found.restorable else "does not restore as it is"))
     raise typer.Exit(0 if found.restorable else 1)
+
+
+@app.command()
+def rehash(
+    path: Where,
+    target: Annotated[str, typer.Argument(help="A new directory for the new savepoint.")],
+    key_groups: Annotated[int, typer.Option(help="A power of two, more than there are.")],
+    checkpoint: Number = None,
+    as_json: Json = False,
+) -> None:
+    """Raise the number of key groups, the highest parallelism of keyed state: writes a new savepoint."""
+    from dataclasses import asdict
+
+    from penstock.observe.opening import open_checkpoint
+    from penstock.remote.output import progress_bar
+    from penstock.store.opening import open_files
+    from penstock.store.rehash import rehash as divide
+
+    with progress_bar("rehashing", quiet=as_json) as progress:
+        done = divide(open_checkpoint(path, checkpoint).snapshot, open_files(target), key_groups, progress)
+    if as_json:
+        print_json({**asdict(done), "savepoint": target})
+    else:
+        typer.echo(
+            f"{target}: checkpoint {done.checkpoint} with {done.key_groups} key groups instead of "
+            f"{done.former_key_groups}; {done.keyed_parts} parts divided, {done.copied_parts} copied, "
+            f"{done.bytes:,} bytes"
+        )
 
 
 @bench.command()
@@ -115,7 +141,7 @@ def backpressure(
 
     figures = measure(checkpoints, only=only, say=None if as_json else typer.echo)
     if as_json:
-        _print_json({mode: figure.as_dict() for mode, figure in figures.items()})
+        print_json({mode: figure.as_dict() for mode, figure in figures.items()})
     else:
         typer.echo(table(figures))
 
@@ -130,7 +156,7 @@ def recovery(
 
     figures = measure(kills, say=None if as_json else typer.echo)
     if as_json:
-        _print_json({name: figure.as_dict() for name, figure in figures.items()})
+        print_json({name: figure.as_dict() for name, figure in figures.items()})
     else:
         typer.echo(table(figures))
 
@@ -147,7 +173,7 @@ def snapshot(
 
     figures = measure(keys, changed, rounds, say=None if as_json else typer.echo)
     if as_json:
-        _print_json(figures.as_dict())
+        print_json(figures.as_dict())
     else:
         typer.echo(table(figures))
 
@@ -236,4 +262,31 @@ def latency(
 
 
 def main() -> None:
-    app()
+    """Runs a command. What a user can mend is said in a sentence, as JSON where that was asked for, and ends with 1."""
+    try:
+        app()
+    except Exception as error:
+        kind = _kind(error)
+        if kind is None:
+            raise
+        if "--json" in sys.argv:
+            print_json({"error": kind, "message": str(error)})
+        else:
+            typer.echo(f"penstock: {error}", err=True)
+        sys.exit(1)
+
+
+def _kind(error: Exception) -> str | None:
+    """What machines are told of an error that a user can mend; None of any other, which is a bug of Penstock."""
+    from penstock.graph.errors import PipelineError
+    from penstock.remote.client import CommandError
+    from penstock.store import errors as store
+    from penstock.store.rehash import CannotRehash
+    from penstock.store.savepoints import NoSnapshot
+
+    if isinstance(error, CommandError):
+        return error.kind
+    of_the_store = (store.CorruptCheckpoint, store.UnknownFormat, store.NotComplete, store.OtherJob, NoSnapshot)
+    if isinstance(error, (*of_the_store, CannotRehash, PipelineError, FileExistsError, FileNotFoundError)):
+        return type(error).__name__
+    return None

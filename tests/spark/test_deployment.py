@@ -12,7 +12,7 @@ import pytest
 from tests.spark.support.jobs import PATIENCE, wait_for_checkpoints, wait_until
 
 import penstock as ps
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.spark.job import JobFailed
 from penstock.spark.slots import TooFewSlots, offered_slots
 

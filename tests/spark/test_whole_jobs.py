@@ -15,7 +15,7 @@ from tests.spark.support import accounts
 from tests.spark.support.jobs import PATIENCE, kill_worker, sent, wait_for_checkpoints, wait_until
 
 import penstock as ps
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.demo.orders import amount, customer
 
 Start = Callable[..., Any]

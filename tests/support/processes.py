@@ -20,7 +20,7 @@ from pyspark import cloudpickle
 
 from penstock.api.pipeline import Pipeline
 from penstock.core.ids import WorkerId
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.restarts import ExponentialDelay, RestartSettings
 from penstock.core.settings import CheckpointSettings, RuntimeSettings
 from penstock.runtime.driver import JobDriver

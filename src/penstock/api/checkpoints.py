@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from penstock.api.durations import Duration, seconds
 from penstock.core.barrier import Mode
@@ -79,6 +80,34 @@ class Checkpoints:
                 "checkpoints are taken one at a time"
             )
         return concurrent
+
+
+class CheckpointOptions(TypedDict, total=False):
+    """What can be changed while the job runs."""
+
+    every: Duration
+    mode: Mode | str
+    alignment_timeout: Duration
+    timeout: Duration
+    minimum_pause: Duration
+    maximum_concurrent: int
+    tolerable_failures: int
+    keep: int
+
+
+def changed_settings(settings: CheckpointSettings, options: CheckpointOptions) -> CheckpointSettings:
+    """The settings with some options changed, in the words and with the checks of `Checkpoints`.
+
+    >>> changed_settings(CheckpointSettings(), {"every": "5s"}).every
+    5.0
+    """
+    unknown = options.keys() - CheckpointOptions.__annotations__.keys()
+    if unknown:
+        known = listed(CheckpointOptions.__annotations__)
+        raise PipelineError(f"Checkpoints: {listed(sorted(unknown))} cannot be configured; choose from {known}")
+    merged = {name: getattr(settings, name) for name in CheckpointOptions.__annotations__} | options
+    made = Checkpoints("unused", **merged).settings  # type: ignore[arg-type]
+    return replace(settings, **{name: getattr(made, name) for name in options})
 
 
 def _at_least(least: int, value: int, what: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from penstock.api.checkpoints import Checkpoints
 from penstock.api.stream import Stream
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from penstock.connectors.base import Source
     from penstock.runtime.network.tls import TlsFiles
-    from penstock.spark.job import Job, JobResult
+    from penstock.runtime.outcome import JobResult
+    from penstock.spark.job import Job
 
 
 _captured: ContextVar[list[Pipeline] | None] = ContextVar("captured", default=None)
@@ -61,9 +62,11 @@ class Pipeline:
     `checkpoints`: None runs without any: after a failure the job begins from scratch.
     `spark`: the session to run on; None starts an embedded local one.
     `restart`: what to do after a failure, see `ps.restart`; None for the default, exponential delays.
-    `key_groups`: into how many groups keys are divided, the highest parallelism that keyed state can ever have; fixed
-    for its life.
+    `key_groups`: into how many groups keys are divided, the highest parallelism that keyed state can ever have; it can
+    only be raised, and only offline (`penstock rehash`).
     `spares`: workers that wait idle to take over from a lost one.
+    `local_copies`: whether workers keep copies of what they write for checkpoints on their own disk, and restore from
+    there what they need; "auto": if the checkpoint directory is not on a local disk.
     `tls`: certificates for the connections between machines, see `ps.TlsFiles`; None: not encrypted.
     `runtime`: all finer settings.
     """
@@ -78,6 +81,7 @@ class Pipeline:
         restart: RestartSettings | None = None,
         key_groups: int = 128,
         spares: int = 0,
+        local_copies: bool | Literal["auto"] = "auto",
         tls: TlsFiles | None = None,
         runtime: RuntimeSettings | None = None,
     ) -> None:
@@ -85,7 +89,11 @@ class Pipeline:
         _check_objects(checkpoints, restart, runtime)
         self._plan = Plan(name, parallelism, key_groups)
         self._checkpoints, self._spark, self._restart, self._tls = checkpoints, spark, restart, tls
+        if not isinstance(local_copies, bool) and local_copies != "auto":
+            raise PipelineError(f'local_copies={local_copies!r} must be True, False or "auto"')
         self._runtime = replace(runtime or RuntimeSettings(), spares=spares)
+        if local_copies != "auto":
+            self._runtime = replace(self._runtime, local_copies=local_copies)
         self._warned = False
 
     @property

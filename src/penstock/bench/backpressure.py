@@ -2,7 +2,8 @@
 
 The job: events -> keyed exchange -> running count and sum per key -> round robin exchange -> a sink that takes 1 ms
 for 10 records; two subtasks of each. The source is unlimited, so every queue on the way is as full as it may be. One
-job per mode, measured after the queues have filled.
+job per mode, measured after the queues have filled: first its periodic checkpoints, then savepoints that are asked for,
+from the call until the copy is complete.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import penstock as ps
@@ -19,7 +21,7 @@ from penstock.bench.events import events
 from penstock.bench.sinks import Slow
 from penstock.core.barrier import Mode
 from penstock.core.causes import Cause
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.settings import InFlightSettings, RuntimeSettings
 from penstock.core.statistics import CheckpointStatistics, Status
 
@@ -27,6 +29,7 @@ _SECONDS_PER_ROW = 1e-4
 _KEYS = 1_000_000
 _FILL_SECONDS = 5.0
 _PATIENCE_SECONDS = 120.0
+_SAVEPOINTS = 3
 Say = Callable[[str], None]
 
 
@@ -55,6 +58,8 @@ class Figure:
     """Stored in the checkpoint as overtaken records; median."""
     completed: int
     expired: int
+    savepoint_ms: float | None = None
+    """Median, of savepoints as the user sees them; None if none came in time."""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -76,11 +81,24 @@ def measure(checkpoints: int, *, only: str | None = None, say: Say | None = None
 
 def _measure(setup: Setup, checkpoints: int) -> Figure:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
-        job = _pipeline(setup, directory).start()
+        job = _pipeline(setup, str(Path(directory, "checkpoints"))).start()
         try:
-            return _summary(_sample(job, checkpoints))
+            figure = _summary(_sample(job, checkpoints))
+            return replace(figure, savepoint_ms=_savepoints(job, Path(directory, "savepoints")))
         finally:
             job.cancel()
+
+
+def _savepoints(job: Any, directory: Path) -> float | None:
+    taken = []
+    for number in range(_SAVEPOINTS):
+        begin = time.monotonic()
+        try:
+            job.savepoint(str(directory / str(number)), timeout=_PATIENCE_SECONDS)
+        except (TimeoutError, ps.CheckpointFailed):
+            break
+        taken.append((time.monotonic() - begin) * 1000)
+    return round(statistics.median(taken), 1) if taken else None
 
 
 def _pipeline(setup: Setup, directory: str) -> Any:
@@ -132,10 +150,13 @@ def _summary(ended: Sequence[CheckpointStatistics]) -> Figure:
 
 
 def table(figures: dict[str, Figure]) -> str:
-    lines = [f"{'mode':20} {'median':>9} {'max':>9} {'in flight':>11} {'completed':>10} {'expired':>8}"]
+    lines = [
+        f"{'mode':20} {'median':>9} {'max':>9} {'in flight':>11} {'completed':>10} {'expired':>8} {'savepoint':>10}"
+    ]
     for name, f in figures.items():
+        savepoint = "none" if f.savepoint_ms is None else f"{f.savepoint_ms:.0f} ms"
         lines.append(
             f"{name:20} {f.duration_ms:6.0f} ms {f.max_ms:6.0f} ms {f.bytes_in_flight / 1e3:8.0f} kB"
-            f" {f.completed:10} {f.expired:8}"
+            f" {f.completed:10} {f.expired:8} {savepoint:>10}"
         )
     return "\n".join(lines)

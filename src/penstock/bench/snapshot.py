@@ -105,6 +105,11 @@ class _Bench:
         path.unlink()
         return took
 
+    def forget(self) -> None:
+        """Deletes what was written, as retention does: both files of a round then find the same free memory."""
+        for file in self._files.list("checkpoints"):
+            self._files.delete(file.path)
+
     def restore(self, handles: Sequence[PartHandle]) -> float:
         began = time.perf_counter()
         _opened([restored(self._files, f"checkpoints/{self._cut}", 0, handle)[1] for handle in handles])
@@ -151,6 +156,7 @@ def measure(keys: int, changed: float, rounds: int, *, say: Say | None = None) -
             _, handles, captured, written = bench.checkpoint(base)
             delta_bytes = sum(handle.length for handle in handles)
             delta.append((captured, written))
+            bench.forget()
     full_sync, full_write, raw = (statistics.median(column) for column in zip(*full, strict=True))
     delta_sync, delta_write = (statistics.median(column) for column in zip(*delta, strict=True))
     return Figures(

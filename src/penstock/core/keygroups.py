@@ -1,8 +1,8 @@
 """Key groups: the unit in which keyed state is divided and moved.
 
-A key's stable 64-bit hash falls into one of `total` groups (a power of two, fixed for a job's life); the groups are
-dealt to
-subtasks in contiguous ranges, so that another parallelism moves whole groups and no key is ever hashed again.
+A key's stable 64-bit hash falls into one of `total` groups (a power of two, fixed while a job runs and between its
+checkpoints); the groups are dealt to subtasks in contiguous ranges, so that another parallelism moves whole groups and
+no key is ever hashed again.
 """
 
 from __future__ import annotations

@@ -23,113 +23,27 @@ are open, and losses do not matter any more. Terminal states (FINISHED, FAILED, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum, StrEnum, auto
+from enum import Enum, auto
 
 from penstock.core.assignment import Slots
 from penstock.core.ids import Attempt, WorkerId
+from penstock.core.orders import (
+    AttemptEnded,
+    DeployAttempt,
+    DisconnectWorker,
+    Failure,
+    JobEnded,
+    JobState,
+    NeedWorkers,
+    Order,
+    Prepare,
+    ResetWorker,
+    ShutdownWorker,
+    StartAttempt,
+)
 from penstock.core.restarts import GiveUp, RestartStrategy
 from penstock.core.settings import RuntimeSettings
 from penstock.core.story import Story
-
-
-class JobState(StrEnum):
-    WAITING_FOR_WORKERS = "waiting_for_workers"
-    DEPLOYING = "deploying"
-    RUNNING = "running"
-    RESETTING = "resetting"
-    COMMITTING = "committing"
-    """All subtasks have finished; the last output is being committed."""
-    FINISHED = "finished"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    FENCED = "fenced"
-    """Another driver has taken over the job's directory."""
-
-    @property
-    def terminal(self) -> bool:
-        return self in (JobState.FINISHED, JobState.FAILED, JobState.CANCELLED, JobState.FENCED)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    reason: str
-    retriable: bool = True
-    report: object = None
-    """Whatever the shell wants to find again in the job's outcome."""
-
-
-# ---- instructions ----
-@dataclass(frozen=True, slots=True)
-class NeedWorkers:
-    """How many live workers the job wants in all."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Prepare:
-    """Choose what the attempt restores from, recover the sinks; answer with `prepared`."""
-
-    attempt: Attempt
-
-
-@dataclass(frozen=True, slots=True)
-class DeployAttempt:
-    attempt: Attempt
-    workers: tuple[WorkerId, ...]
-    """By slot."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartAttempt:
-    attempt: Attempt
-    workers: tuple[WorkerId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptEnded:
-    attempt: Attempt
-    failure: Failure | None
-    """None: the job was ended, or goes on with another number of slots."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResetWorker:
-    worker: WorkerId
-    attempt: Attempt
-
-
-@dataclass(frozen=True, slots=True)
-class DisconnectWorker:
-    worker: WorkerId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShutdownWorker:
-    worker: WorkerId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobEnded:
-    state: JobState
-    reason: str
-    failure: Failure | None = None
-
-
-Instruction = (
-    NeedWorkers
-    | Prepare
-    | DeployAttempt
-    | StartAttempt
-    | AttemptEnded
-    | ResetWorker
-    | DisconnectWorker
-    | ShutdownWorker
-    | JobEnded
-)
 
 
 class _Worker(Enum):
@@ -160,20 +74,21 @@ class JobLifecycle:
         self._registration_deadline: float | None = None
 
     # ---- events ----
-    def begin(self, now: float) -> list[Instruction]:
+    def begin(self, now: float) -> list[Order]:
         self._tell(now, "begin")
         self._not_before = now
         return [NeedWorkers(self._wanted), Prepare(self.attempt), *self._advance(now)]
 
-    def registered(self, now: float, worker: WorkerId) -> list[Instruction]:
+    def registered(self, now: float, worker: WorkerId, host: str = "") -> list[Order]:
         self._tell(now, "registered", worker)
         if self.state.terminal:
             return [ShutdownWorker(worker, f"the job is {self.state}")]
         again = self.lost(now, worker, "it registered again") if worker in self._workers else []
         self._workers[worker] = _Worker.IDLE
+        self._slots.locate(worker, host)
         return again + self._advance(now)
 
-    def lost(self, now: float, worker: WorkerId, reason: str) -> list[Instruction]:
+    def lost(self, now: float, worker: WorkerId, reason: str) -> list[Order]:
         if worker not in self._workers:
             return []
         self._tell(now, "lost", worker, reason)
@@ -181,13 +96,13 @@ class JobLifecycle:
         slot = self._slots.release(worker)
         if self.state.terminal or self.state is JobState.COMMITTING:
             return []
-        instructions: list[Instruction] = [NeedWorkers(self._wanted)]
+        orders: list[Order] = [NeedWorkers(self._wanted)]
         if slot is not None and self._attempt_is_on:
             failure = Failure(f"worker {worker} (slot {slot}) was lost: {reason}")
-            return instructions + self._fail(now, failure)
-        return instructions + self._advance(now)
+            return orders + self._fail(now, failure)
+        return orders + self._advance(now)
 
-    def ready(self, now: float, worker: WorkerId, attempt: Attempt) -> list[Instruction]:
+    def ready(self, now: float, worker: WorkerId, attempt: Attempt) -> list[Order]:
         """The worker has built and restored its subtasks."""
         deploying = self.state is JobState.DEPLOYING and attempt == self.attempt
         if not deploying or self._workers.get(worker) is not _Worker.DEPLOYED:
@@ -200,13 +115,13 @@ class JobLifecycle:
         self._enter(now, JobState.RUNNING)
         return [StartAttempt(self.attempt, holders)]
 
-    def failed(self, now: float, attempt: Attempt, failure: Failure) -> list[Instruction]:
+    def failed(self, now: float, attempt: Attempt, failure: Failure) -> list[Order]:
         """Something of the attempt failed; only the first failure of an attempt counts."""
         if attempt != self.attempt or not self._attempt_is_on:
             return []
         return self._fail(now, failure)
 
-    def idle(self, now: float, worker: WorkerId, attempt: Attempt) -> list[Instruction]:
+    def idle(self, now: float, worker: WorkerId, attempt: Attempt) -> list[Order]:
         """The worker has ended all tasks of `attempt` and older ones."""
         if self._workers.get(worker) is not _Worker.RESETTING or attempt < self.attempt - 1:
             return []
@@ -214,7 +129,7 @@ class JobLifecycle:
         self._workers[worker] = _Worker.IDLE
         return self._advance(now)
 
-    def prepared(self, now: float, attempt: Attempt) -> list[Instruction]:
+    def prepared(self, now: float, attempt: Attempt) -> list[Order]:
         if attempt != self.attempt or self.state.terminal:
             return []
         self._tell(now, "prepared", attempt)
@@ -225,13 +140,13 @@ class JobLifecycle:
         """A checkpoint completed."""
         self._strategy.on_progress(now)
 
-    def expect(self, now: float, slots: int) -> list[Instruction]:
+    def expect(self, now: float, slots: int) -> list[Order]:
         """So many slots will be needed soon: their workers shall come while the job runs."""
         self._tell(now, "expect", slots)
         self._expected = slots
         return [NeedWorkers(self._wanted)]
 
-    def rescale(self, now: float, slots: int) -> list[Instruction]:
+    def rescale(self, now: float, slots: int) -> list[Order]:
         """Ends the running attempt, which has not failed; the next one has another number of slots. Survivors are reset
         in place, workers whose slots are gone leave."""
         assert self.state is JobState.RUNNING, f"a job that is {self.state} cannot be rescaled: {self.story}"
@@ -241,11 +156,11 @@ class JobLifecycle:
         for worker in leaving:
             del self._workers[worker]
         self.attempt, self._prepared, self._not_before = Attempt(ended + 1), False, now
-        instructions: list[Instruction] = [AttemptEnded(ended, None)]
-        instructions += [ShutdownWorker(worker, f"the job goes on with {slots} workers") for worker in leaving]
-        return [*instructions, NeedWorkers(self._wanted), *self._reset(now, ended)]
+        orders: list[Order] = [AttemptEnded(ended, None)]
+        orders += [ShutdownWorker(worker, f"the job goes on with {slots} workers") for worker in leaving]
+        return [*orders, NeedWorkers(self._wanted), *self._reset(now, ended)]
 
-    def dismiss_surplus(self, now: float) -> list[Instruction]:
+    def dismiss_surplus(self, now: float) -> list[Order]:
         """The workers that were expected are not needed after all."""
         self._expected = len(self._slots.holders)
         idle = [worker for worker in self._workers if worker not in self._slots.holders]
@@ -261,34 +176,34 @@ class JobLifecycle:
             self._enter(now, JobState.COMMITTING)
             self._reset_deadline = self._registration_deadline = None
 
-    def committed(self, now: float) -> list[Instruction]:
+    def committed(self, now: float) -> list[Order]:
         """All output of the job is committed."""
         if self.state is not JobState.COMMITTING:
             return []
         return self._end(now, JobState.FINISHED, "all input was processed")
 
-    def broke(self, now: float, failure: Failure) -> list[Instruction]:
+    def broke(self, now: float, failure: Failure) -> list[Order]:
         """Something failed that no restart can mend."""
         return self._end(now, JobState.FAILED, failure.reason, failure)
 
-    def cancelled(self, now: float) -> list[Instruction]:
+    def cancelled(self, now: float) -> list[Order]:
         return self._end(now, JobState.CANCELLED, "the job was cancelled")
 
-    def fenced(self, now: float, reason: str) -> list[Instruction]:
+    def fenced(self, now: float, reason: str) -> list[Order]:
         return self._end(now, JobState.FENCED, reason)
 
-    def tick(self, now: float) -> list[Instruction]:
+    def tick(self, now: float) -> list[Order]:
         if _due(self._deploy_deadline, now):
             return self._fail(now, Failure(self._late_workers()))
         if _due(self._registration_deadline, now):
             return self.broke(now, Failure(self._too_few_workers(), retriable=False))
-        instructions: list[Instruction] = []
+        orders: list[Order] = []
         if _due(self._reset_deadline, now):
             reason = f"it did not end its tasks within {self._reset_timeout:g} s"
             for worker in [worker for worker, at in self._workers.items() if at is _Worker.RESETTING]:
-                instructions.append(DisconnectWorker(worker, reason))
-                instructions += self.lost(now, worker, reason)
-        return instructions + self._advance(now)
+                orders.append(DisconnectWorker(worker, reason))
+                orders += self.lost(now, worker, reason)
+        return orders + self._advance(now)
 
     def next_wake(self) -> float | None:
         times = [self._deploy_deadline, self._reset_deadline, self._registration_deadline]
@@ -352,7 +267,7 @@ class JobLifecycle:
     def _held(self) -> tuple[WorkerId, ...]:
         return tuple(holder for holder in self._slots.holders if holder is not None)
 
-    def _advance(self, now: float) -> list[Instruction]:
+    def _advance(self, now: float) -> list[Order]:
         """Between two attempts: fills slots and deploys as soon as all conditions hold."""
         if not self._between_attempts:
             return []
@@ -372,7 +287,7 @@ class JobLifecycle:
         self._workers.update(dict.fromkeys(holders, _Worker.DEPLOYED))
         return [DeployAttempt(self.attempt, holders)]
 
-    def _fail(self, now: float, failure: Failure) -> list[Instruction]:
+    def _fail(self, now: float, failure: Failure) -> list[Order]:
         self._tell(now, "attempt failed", self.attempt, failure.reason)
         if not failure.retriable:
             return self._end(now, JobState.FAILED, failure.reason, failure)
@@ -384,7 +299,7 @@ class JobLifecycle:
         self._prepared, self._not_before = False, now + decision.seconds
         return [AttemptEnded(failed, failure), *self._reset(now, failed)]
 
-    def _reset(self, now: float, ended: Attempt) -> list[Instruction]:
+    def _reset(self, now: float, ended: Attempt) -> list[Order]:
         """From the end of an attempt to the next: all that hold slots start over."""
         survivors = self._held()
         self._enter(now, JobState.RESETTING)
@@ -393,10 +308,10 @@ class JobLifecycle:
         resets = [ResetWorker(worker, ended) for worker in survivors]
         return [*resets, Prepare(self.attempt), *self._advance(now)]
 
-    def _end(self, now: float, state: JobState, reason: str, failure: Failure | None = None) -> list[Instruction]:
+    def _end(self, now: float, state: JobState, reason: str, failure: Failure | None = None) -> list[Order]:
         if self.state.terminal:
             return []
-        ended: list[Instruction] = [AttemptEnded(self.attempt, failure)] if self._attempt_is_on else []
+        ended: list[Order] = [AttemptEnded(self.attempt, failure)] if self._attempt_is_on else []
         self._enter(now, state)
         self._reset_deadline = self._registration_deadline = None
         shutdowns = [ShutdownWorker(worker, reason) for worker in self._workers]

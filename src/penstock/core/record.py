@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.barrier import Mode, Purpose
-from penstock.core.handles import PartHandle, SnapshotFigures
+from penstock.core.handles import KeyGroupRange, PartHandle, SnapshotFigures
 from penstock.core.ids import Attempt, ChainId, CheckpointId, Generation, SubtaskId, Uid
+from penstock.core.keygroups import range_of
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,20 @@ class GraphRecord:
     key_groups: int
     chains: Sequence[ChainRecord]
     edges: Sequence[EdgeRecord]
+    dealt_groups: int = 0
+    """By how many key groups the subtasks had shared the keys when they wrote their parts; 0: by `key_groups`. Others
+    only where the groups were raised afterwards."""
+
+    def written_range(self, parallelism: int, index: int) -> KeyGroupRange:
+        """The key groups, as they are numbered now, that subtask `index` of `parallelism` owned when it wrote."""
+        dealt = range_of(self.dealt_groups or self.key_groups, parallelism, index)
+        factor = self.key_groups // (self.dealt_groups or self.key_groups)
+        return KeyGroupRange(dealt.start * factor, dealt.end * factor)
+
+    def moves_keys(self, parallelism: int) -> bool:
+        """Whether, even at the parallelism that it had, an operator's subtasks own other keys than when they wrote:
+        raised groups are dealt more evenly, unless the former ones were even already."""
+        return bool(self.dealt_groups) and self.dealt_groups % parallelism != 0
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-An edge whose two chains have the parallelism that they had, at the same place of the graph, has the same channels:
-stored input goes back into the input queues, stored output into the output queues.
+An edge whose two chains have the parallelism that they had, with the same keys for each subtask, at the same place of
+the graph, has the same channels: stored input goes back into the input queues, stored output into the output queues.
 
 Any other edge is *reshaped*: its channels are others. Its records, whether its senders or its receivers stored them,
 are replayed by its receivers before any new input, through one *recovered* channel for each edge. Who replays a former
@@ -67,7 +67,7 @@ class Redistribution:
     """The records in flight of one checkpoint, dealt out to the subtasks of a graph that it fits."""
 
     def __init__(self, record: CheckpointRecord, graph: GraphRecord, in_flight: Iterable[Written]) -> None:
-        self._graph = graph
+        self._old, self._graph = record.graph, graph
         self._new_width = {chain.id: chain.parallelism for chain in graph.chains}
         self._old_width = {chain.id: chain.parallelism for chain in record.graph.chains}
         self._finished = {entry.subtask for entry in record.subtasks if entry.finished}
@@ -98,7 +98,8 @@ class Redistribution:
     def _same(self, old: GraphRecord, place: int) -> bool:
         edge = old.edges[place]
         return edge.partitioning == self._graph.edges[place].partitioning and all(
-            self._old_width[chain] == self._new_width[chain] for chain in (edge.source, edge.target)
+            self._old_width[chain] == self._new_width[chain] and not old.moves_keys(self._old_width[chain])
+            for chain in (edge.source, edge.target)
         )
 
     def _sort(self, writer: int, handle: PartHandle, channel: ChannelId, place: EdgeId) -> None:
@@ -115,7 +116,7 @@ class Redistribution:
         old, new = self._old_width[edge.target], self._new_width[edge.target]
         if edge.partitioning == "hash":
             own = range_of(self._graph.key_groups, new, index)
-            return [t for t in range(old) if range_of(self._graph.key_groups, old, t).overlaps(own)]
+            return [t for t in range(old) if self._old.written_range(old, t).overlaps(own)]
         if edge.partitioning == "broadcast":
             running = [t for t in range(old) if SubtaskId(edge.target, t) not in self._finished]
             return [index] if index in running else running[:1]

@@ -11,7 +11,8 @@ lose or misplace either, `plan_restore` deals the parts out by their kind:
 
 Operators may move between chains and new operators may appear; they start empty. A chain may have another parallelism:
 it has finished if all of its former subtasks had; if only some had, all of it runs, and what had finished has left
-nothing behind that could be processed again.
+nothing behind that could be processed again. The same goes for a chain of the same parallelism whose subtasks own other
+keys now, because the key groups were raised.
 """
 
 from __future__ import annotations
@@ -87,11 +88,11 @@ def check_fits(record: CheckpointRecord, graph: GraphRecord) -> None:
     if record.graph.key_groups != graph.key_groups:
         raise DoesNotFit(
             f"{where} was taken with key_groups={record.graph.key_groups}, the job has key_groups={graph.key_groups}. "
-            f"Key groups are fixed for a job's life: set key_groups={record.graph.key_groups}."
+            f"Set key_groups={record.graph.key_groups}, or raise those of a savepoint with `penstock rehash`."
         )
     _check_whole(where, record, stored)
     _check_no_state_is_lost(where, stored, graph)
-    _check_finished(where, stored, graph)
+    _check_finished(where, stored, record.graph, graph)
     _check_in_flight(where, record, stored, graph)
 
 
@@ -117,10 +118,10 @@ def _check_no_state_is_lost(where: str, stored: _Stored, graph: GraphRecord) -> 
             )
 
 
-def _check_finished(where: str, stored: _Stored, graph: GraphRecord) -> None:
+def _check_finished(where: str, stored: _Stored, old: GraphRecord, graph: GraphRecord) -> None:
     for chain in graph.chains:
         for index in range(chain.parallelism):
-            if len({_all_finished(group) for group in _former(stored, chain, index)}) > 1:
+            if len({_all_finished(group) for group in _former(stored, old, chain, index)}) > 1:
                 raise DoesNotFit(
                     f"in {where} some operators of what is now subtask {SubtaskId(chain.id, index)} had finished and "
                     "others had not. Build the chain as it was when the checkpoint was taken, or restore an "
@@ -183,7 +184,7 @@ def _restore(
     chain: ChainRecord,
     index: int,
 ) -> SubtaskRestore:
-    groups = _former(stored, chain, index)
+    groups = _former(stored, record.graph, chain, index)
     before = [entry for group in groups for entry in group]
     if before and _all_finished(before):
         return SubtaskRestore(record.checkpoint, (), True, drained=True)
@@ -191,7 +192,7 @@ def _restore(
     handles: list[tuple[int, PartHandle]] = []
     for operator in chain.operators:
         parts = stored.parts.get(operator.uid, ())
-        rescaled = _rescaled(stored, operator.uid, chain)
+        rescaled = _rescaled(stored, record.graph, operator.uid, chain)
         handles += _dealt(parts, index, own, chain.parallelism if rescaled else None)
     head = chain.operators[0].uid
     return SubtaskRestore(
@@ -200,7 +201,7 @@ def _restore(
         False,
         drained=bool(before) and all(entry.drained or entry.finished for entry in before),
         replays=tuple(channels.replays(chain.id, index)),
-        former=sum(not entry.finished for entry in groups[0]) if _rescaled(stored, head, chain) else 0,
+        former=sum(not entry.finished for entry in groups[0]) if _rescaled(stored, record.graph, head, chain) else 0,
         reshaped=channels.reshaped,
     )
 
@@ -229,22 +230,26 @@ def _dealt(
             yield writer, handle
 
 
-def _rescaled(stored: _Stored, uid: Uid, chain: ChainRecord) -> bool:
-    return uid in stored.chains and stored.chains[uid].parallelism != chain.parallelism
+def _rescaled(stored: _Stored, old: GraphRecord, uid: Uid, chain: ChainRecord) -> bool:
+    return uid in stored.chains and not _same_shares(old, stored.chains[uid], chain)
 
 
-def _former(stored: _Stored, chain: ChainRecord, index: int) -> list[list[SubtaskRecord]]:
+def _same_shares(old: GraphRecord, former: ChainRecord, chain: ChainRecord) -> bool:
+    """Whether each subtask goes on with what the one of the same index had."""
+    return former.parallelism == chain.parallelism and not old.moves_keys(chain.parallelism)
+
+
+def _former(stored: _Stored, graph: GraphRecord, chain: ChainRecord, index: int) -> list[list[SubtaskRecord]]:
     """What the operators of this subtask were part of in the checkpoint: for each of their former chains the same
     subtask, or at another parallelism all."""
     chains = {stored.chains[o.uid].id: stored.chains[o.uid] for o in chain.operators if o.uid in stored.chains}
     return [
-        [stored.subtasks[SubtaskId(old.id, former)] for former in _former_indices(old, chain, index)]
+        [
+            stored.subtasks[SubtaskId(old.id, former)]
+            for former in ([index] if _same_shares(graph, old, chain) else range(old.parallelism))
+        ]
         for old in chains.values()
     ]
-
-
-def _former_indices(old: ChainRecord, chain: ChainRecord, index: int) -> Sequence[int]:
-    return [index] if old.parallelism == chain.parallelism else range(old.parallelism)
 
 
 def _all_finished(entries: Sequence[SubtaskRecord]) -> bool:

@@ -58,6 +58,11 @@ class LayerSettings:
     """Whether changes are also written between two checkpoints."""
     flush_every: float = 0.2
     """Seconds from one such write to the next."""
+    shared: int = 1 << 20
+    """Bytes. What a subtask writes at once goes into a file that it shares with the other subtasks of its worker, if it
+    is no more than this."""
+    wait_for_others: float = 1.0
+    """How long such a write waits at most until all others of the worker have come to the same checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,5 +83,10 @@ class RuntimeSettings:
     deploy_timeout: float = 60.0
     registration_timeout: float = 120.0
     spares: int = 0
+    local_copies: bool | None = None
+    """Whether workers keep copies of what they write on their own disk and restore from there. None: if the checkpoint
+    directory is not on a local disk."""
+    local_directory: str | None = None
+    """Where on the workers' hosts copies are kept; None: in the system's directory for temporary files."""
     allow_dropped_state: bool = False
     """Whether state in a checkpoint that the graph has no place for may be dropped by a restore."""

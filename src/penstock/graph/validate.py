@@ -59,6 +59,6 @@ def _check_parallelism(plan: Plan) -> None:
         if keyed and plan.parallelism_of(node) > plan.key_groups:
             raise node.error(
                 f"its parallelism {plan.parallelism_of(node)} exceeds the {plan.key_groups} key groups, so some "
-                "subtasks would never get a key: "
-                "lower the parallelism, or give the pipeline more key_groups (fixed for the life of its state)"
+                "subtasks would never get a key: lower the parallelism, or give the pipeline more key_groups (those of "
+                "existing state are raised by `penstock rehash`)"
             )

@@ -58,6 +58,9 @@ class OperatorContext:
     restored_checkpoint: CheckpointId | None = None
     """None on a fresh start."""
     job: str = ""
+    same_share: bool = True
+    """Whether the subtask goes on with what the one of its index had; not at another parallelism, nor after a change of
+    the key groups that moved keys between subtasks."""
 
 
 class Operator:

@@ -239,7 +239,7 @@ def _all_of(calls: Sequence[Callable[[Hashable], None]]) -> Callable[[Hashable],
 
 
 def _restored_watermark(parts: dict[int, RestoredPart], context: OperatorContext) -> int:
-    """The subtask's own event time; at another parallelism, where keys of several old subtasks meet, the lowest."""
+    """The subtask's own event time; where keys of several old subtasks meet, the lowest."""
     stored: dict[int, tuple[Any, ...]] = {subtask: _TIME.unpack(part.read()) for subtask, part in parts.items()}
     for version, _, _ in stored.values():
         if version != _TIME_VERSION:
@@ -248,6 +248,6 @@ def _restored_watermark(parts: dict[int, RestoredPart], context: OperatorContext
                 f"version {_TIME_VERSION}: restore it with the version of Penstock that wrote it, or with a newer one"
             )
     own = stored.get(context.subtask)
-    if own is not None and own[1] == context.parallelism:
+    if own is not None and own[1] == context.parallelism and context.same_share:
         return int(own[2])
     return min(watermark for _, _, watermark in stored.values())

@@ -7,11 +7,13 @@ variants are compiled that it uses.
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 import pyarrow as pa
 
 from penstock.core.handles import KeyGroupRange
-from penstock.core.ids import Attempt, Generation, Uid
+from penstock.core.ids import Attempt, Cut, Generation, Uid
 from penstock.kernels.loading import COMPILED_FROM_ROWS
 from penstock.kernels.partition import partition
 from penstock.operators.aggregates import count, max, min, sum
@@ -24,7 +26,7 @@ _ROWS = 8 * COMPILED_FROM_ROWS
 
 
 def warm_up(clock: Clock) -> None:
-    """Compiles or loads what keyed exchanges and aggregates of the usual types need."""
+    """Compiles or loads what keyed exchanges, aggregates of the usual types and their snapshots need."""
     numbers = np.arange(_ROWS)
     columns = {"number": numbers, "fraction": numbers / 2, "word": numbers.astype(str)}
     batch = pa.record_batch({name: pa.array(values) for name, values in columns.items()})
@@ -50,3 +52,7 @@ def warm_up(clock: Clock) -> None:
         )
     )
     operator.process(batch, 0, Emitted())
+    for state in operator.logged():
+        state.mark(Cut(1), Cut(1))
+        for piece in state.whole(portable=False):
+            deque(piece.encode(), maxlen=0)

@@ -47,7 +47,7 @@ class WatermarkOperator(Operator):
                     f"{_VERSION}"
                 )
         own = stored.get(context.subtask)
-        if own is not None and own[1] == context.parallelism:
+        if own is not None and own[1] == context.parallelism and context.same_share:
             self._watermark = own[2]
         else:
             self._watermark = min(watermark for _, _, watermark in stored.values())

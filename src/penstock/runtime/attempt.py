@@ -19,7 +19,8 @@ from penstock.core.ids import SubtaskId, WorkerId
 from penstock.core.settings import RuntimeSettings
 from penstock.graph.job import JobGraph
 from penstock.operators.base import Clock
-from penstock.runtime.control.messages import Assignment, Deploy, Figures, Restore, ToMaster
+from penstock.runtime.control.messages import Acknowledge, Assignment, Deploy, Figures, Ready, Restore, ToMaster
+from penstock.runtime.copies import AttemptCopies
 from penstock.runtime.network.dialling import Dialler
 from penstock.runtime.network.exchange import Exchange
 from penstock.runtime.pool import Pool
@@ -27,9 +28,10 @@ from penstock.runtime.ports import Abort, Complete, Note, SnapshotWriter, StopSo
 from penstock.runtime.replay import read_restored
 from penstock.runtime.reports import Reports
 from penstock.runtime.restored import RestoredSubtask
-from penstock.runtime.snapshots import NoSnapshots, PooledSnapshotWriter
+from penstock.runtime.snapshots import AttemptFiles, NoSnapshots, PooledSnapshotWriter
 from penstock.runtime.task import Task
 from penstock.runtime.taskthread import TaskThread
+from penstock.store.copies import CopyingFiles, LocalCopies
 from penstock.store.files import Files
 
 _LOG: Final = logging.getLogger(__name__)
@@ -45,6 +47,8 @@ class Surroundings:
     host_key: str
     files: Files | None
     """Where checkpoints are; None: the job takes none."""
+    copies: LocalCopies | None
+    """Of data files; None: none are kept."""
     pool: Pool
     clock: Clock
     send: Callable[[ToMaster], None]
@@ -69,7 +73,9 @@ class AttemptRun:
         self._told_ready = False
         self._opened: set[SubtaskId] = set()
         subtasks = [assignment.subtask for assignment in deploy.assignments]
-        self._reports = {subtask: Reports(self.number, subtask, around.send) for subtask in subtasks}
+        self._copies = self._attempt_copies(deploy)
+        self._snapshots = self._attempt_files(deploy, subtasks)
+        self._reports = {subtask: Reports(self.number, subtask, self._send) for subtask in subtasks}
         self._threads = {subtask: self._thread(subtask) for subtask in subtasks}
         self.exchange = Exchange(
             graph=around.graph,
@@ -90,11 +96,17 @@ class AttemptRun:
     def subtasks(self) -> Sequence[SubtaskId]:
         return list(self._threads)
 
-    def take_ready(self) -> bool:
-        """True once: when all links stand and all tasks are open."""
-        ready = self._connected and len(self._opened) == len(self._threads) and not self._told_ready
-        self._told_ready = self._told_ready or ready
-        return ready
+    def take_ready(self) -> Ready | None:
+        """What to tell, once: when all links stand and all tasks are open."""
+        if not self._connected or len(self._opened) < len(self._threads) or self._told_ready:
+            return None
+        self._told_ready = True
+        if self._copies is None:
+            return Ready(self.number)
+        read = self._copies.files
+        if read.read_bytes or read.missed_bytes:
+            _LOG.info("restored %d bytes from local copies, %d from the store", read.read_bytes, read.missed_bytes)
+        return Ready(self.number, read.missed_bytes, read.read_bytes)
 
     # ---- what the master orders ----
     def open(self) -> None:
@@ -120,6 +132,8 @@ class AttemptRun:
 
     def complete(self, note: Complete) -> None:
         self._put_all(note)
+        if self._copies is not None:
+            self._copies.completed(note.checkpoint)
 
     def drain(self) -> None:
         self._put_all(StopSources())
@@ -140,6 +154,8 @@ class AttemptRun:
         for thread in self._threads.values():
             thread.cancel()
         self.exchange.close()
+        if self._snapshots is not None:
+            self._snapshots.sharing.close()
         deadline = time.monotonic() + grace
         return [
             subtask
@@ -154,13 +170,12 @@ class AttemptRun:
 
     # ---- building ----
     def _thread(self, subtask: SubtaskId) -> TaskThread:
-        reports = self._reports[subtask]
         return TaskThread(
             subtask,
             self._around.clock,
             opened=lambda: self._task_opened(subtask),
-            failed=reports.failed,
-            ended=reports.ended,
+            failed=self._reports[subtask].failed,
+            ended=lambda: self._task_ended(subtask),
         )
 
     def _task(self, assignment: Assignment, deploy: Deploy) -> Task:
@@ -171,7 +186,7 @@ class AttemptRun:
             subtask=subtask,
             transport=self.exchange,
             reports=self._reports[subtask],
-            snapshots=self._snapshot_writer(subtask, deploy, thread.put),
+            snapshots=self._snapshot_writer(subtask, thread.put),
             clock=around.clock,
             settings=around.settings,
             checkpointing=around.files is not None,
@@ -181,27 +196,47 @@ class AttemptRun:
             notify=thread.wake,
         )
 
-    def _snapshot_writer(self, subtask: SubtaskId, deploy: Deploy, put: Callable[[Note], None]) -> SnapshotWriter:
+    def _attempt_copies(self, deploy: Deploy) -> AttemptCopies | None:
+        around = self._around
+        if around.copies is None:
+            return None
+        slot = max(assignment.subtask.index for assignment in deploy.assignments)
+        slots = 1 + max(subtask.index for subtask, _ in deploy.locations)
+        return AttemptCopies(around.copies.of(deploy.generation, deploy.attempt, slot, slots), around.pool)
+
+    def _attempt_files(self, deploy: Deploy, subtasks: Sequence[SubtaskId]) -> AttemptFiles | None:
         around = self._around
         if around.files is None:
-            return NoSnapshots()
-        return PooledSnapshotWriter(
-            around.files,
+            return None
+        return AttemptFiles.of(
+            around.files if self._copies is None else CopyingFiles(around.files, self._copies.files),
             around.pool,
             around.clock,
             deploy.generation,
             deploy.attempt,
-            subtask,
-            put,
-            around.settings.layers.inline,
+            around.settings.layers,
+            subtasks,
         )
+
+    def _snapshot_writer(self, subtask: SubtaskId, put: Callable[[Note], None]) -> SnapshotWriter:
+        return NoSnapshots() if self._snapshots is None else PooledSnapshotWriter(self._snapshots, subtask, put)
 
     def _restored(self, restore: Restore) -> RestoredSubtask:
         files = self._around.files
         assert files is not None, "a job without checkpoints has none to restore"
-        return read_restored(files, restore)
+        return read_restored(files, restore, None if self._copies is None else self._copies.files)
 
     # ---- from other threads ----
+    def _send(self, message: ToMaster) -> None:
+        if isinstance(message, Acknowledge) and self._copies is not None:
+            self._copies.acknowledged(message.checkpoint, message.handles)
+        self._around.send(message)
+
+    def _task_ended(self, subtask: SubtaskId) -> None:
+        self._reports[subtask].ended()
+        if self._snapshots is not None:
+            self._snapshots.sharing.leave(subtask)
+
     def _all_connected(self) -> None:
         self._connected = True
         self._events.progressed()

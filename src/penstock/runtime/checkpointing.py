@@ -22,8 +22,8 @@ from penstock.core.instructions import (
     SendTrigger,
     WriteRecord,
 )
-from penstock.core.lifecycle import Failure
 from penstock.core.moments import Moment
+from penstock.core.orders import Failure
 from penstock.core.plan import Topology
 from penstock.core.record import CheckpointRecord, GraphRecord
 from penstock.core.requests import RequestId

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Final, TypeVar
 
 from penstock.core.ids import CheckpointId, WorkerId
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.restarts import RestartSettings
 from penstock.core.settings import CheckpointSettings, RuntimeSettings
 from penstock.graph.job import JobGraph
@@ -24,7 +24,8 @@ from penstock.operators.base import Clock
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.control.messages import Register, ToMaster, ToWorker
 from penstock.runtime.control.server import ControlServer
-from penstock.runtime.master import Master, RestoreElsewhere
+from penstock.runtime.master import Master
+from penstock.runtime.opening import RestoreElsewhere
 from penstock.runtime.outcome import JobOutcome, report_of
 from penstock.runtime.pool import Pool
 from penstock.store.checkpoints import CheckpointStore

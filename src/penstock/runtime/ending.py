@@ -6,7 +6,7 @@ for commits and writes that are under way, but only for a while: the next start 
 
 from __future__ import annotations
 
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.runtime.commits import Commits
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.outcome import JobOutcome

@@ -24,18 +24,17 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.connectors.base import Committer
-from penstock.core import lifecycle as life
+from penstock.core import orders
 from penstock.core.barrier import Purpose
-from penstock.core.ids import Attempt, CheckpointId, Generation, SubtaskId, Uid, WorkerId
-from penstock.core.lifecycle import Failure, JobLifecycle, JobState
+from penstock.core.ids import Attempt, CheckpointId, Generation, SubtaskId, WorkerId
+from penstock.core.lifecycle import JobLifecycle
+from penstock.core.orders import Failure, JobState
 from penstock.core.record import CheckpointRecord
-from penstock.core.redistribution import matching_edges
 from penstock.core.restarts import RestartSettings
-from penstock.core.restore import DoesNotFit, SubtaskRestore, as_restored, check_fits, plan_restore
+from penstock.core.restore import SubtaskRestore, as_restored, plan_restore
 from penstock.core.settings import CheckpointSettings, RuntimeSettings
 from penstock.core.statistics import CheckpointStatistics
 from penstock.core.store import Fenced
@@ -43,7 +42,6 @@ from penstock.graph.diff import restorable
 from penstock.graph.job import JobGraph
 from penstock.graph.record import graph_record, topology
 from penstock.operators.base import Clock
-from penstock.runtime import rescaling
 from penstock.runtime.checkpointing import Answer, Checkpointing
 from penstock.runtime.commits import Commits
 from penstock.runtime.control import messages as wire
@@ -51,29 +49,18 @@ from penstock.runtime.control.messages import ErrorReport, ToMaster, ToWorker
 from penstock.runtime.deployment import deploy_messages
 from penstock.runtime.ending import Ending
 from penstock.runtime.masterports import MasterPorts
+from penstock.runtime.opening import Opened, RestoreElsewhere, open_job
 from penstock.runtime.outcome import Incident, JobOutcome, JobStatus, RequestOutcome, report_of
 from penstock.runtime.rescaling import RescaleOutcome, Rescaling
 from penstock.runtime.savepoints import SavepointRequest, Savepoints
 from penstock.runtime.unprotected import LAST_COMMIT, Unprotected
-from penstock.store.savepoints import remove_savepoint
 
 if TYPE_CHECKING:
-    from penstock.store.checkpoints import CheckpointStore, Claim
-    from penstock.store.savepoints import Snapshot
+    from penstock.store.checkpoints import CheckpointStore
 
 __all__ = ["Master", "MasterPorts"]
 
 REMEMBERED_INCIDENTS = 100
-
-
-@dataclass(frozen=True)
-class RestoreElsewhere:
-    """Begin from a savepoint, or from a checkpoint of another directory."""
-
-    find: Callable[[], Snapshot]
-    """Called off the master's thread."""
-    claim: bool = False
-    """The savepoint belongs to the job from now on: it is removed once it was copied in."""
 
 
 log = logging.getLogger(__name__)
@@ -94,9 +81,9 @@ class Master:
     ) -> None:
         if (checkpoints is None) != (store is None):
             raise ValueError("checkpoint settings and a checkpoint store go together: give both or none")
-        self._graph, self._settings, self._runtime = graph, checkpoints, runtime
+        self._graph, self.settings, self._runtime = graph, checkpoints, runtime
         self._store, self._ports, self._clock, self._restore_from = store, ports, clock, restore_from
-        self._graph_record, self._topology = graph_record(graph), topology(graph)
+        self.running_graph, self._topology = graph_record(graph), topology(graph)
         self.lifecycle = JobLifecycle(graph.slots, runtime, restarts.strategy())
         self._unprotected = Unprotected(self._topology)
         self._checkpointing: Checkpointing | None = None
@@ -105,7 +92,7 @@ class Master:
         self._generation = Generation(clock.wall_ms())
         """Without a store, the time of the start tells this run's leftovers from those of earlier ones."""
         self._opening = True
-        self._restore_point: CheckpointRecord | None = None
+        self.restore_point: CheckpointRecord | None = None
         self._restores: Mapping[SubtaskId, SubtaskRestore] = {}
         self._to_prepare: Attempt | None = None
         self._addresses: dict[WorkerId, wire.Address] = {}
@@ -113,7 +100,7 @@ class Master:
         self._savepoints: Savepoints | None = None
         self._early_requests: list[tuple[Callable[[Checkpointing, Savepoints], None], Answer]] = []
         self._draining = False
-        self._rescaling: Rescaling | None = None
+        self._rescaling = Rescaling(self, clock, runtime.registration_timeout)
         self._parallelism: int | None = None
         """At which the job runs since it was rescaled."""
         self._last_failure: ErrorReport | None = None
@@ -124,8 +111,8 @@ class Master:
     # ---- the job, from outside ----
     def start(self) -> None:
         """Claims the store, loads what to restore, recovers the sinks; meanwhile workers register."""
-        self._background(self._open, self._opened)
-        self._do(self.lifecycle.begin(self._clock.now()))
+        self._background(lambda: open_job(self._graph, self._store, self._restore_from), self._opened)
+        self.execute(self.lifecycle.begin(self._clock.now()))
 
     def trigger(self, purpose: Purpose = Purpose.CHECKPOINT, then: Answer = lambda outcome: None) -> None:
         """Asks for a checkpoint; `then` hears once what became of it. A request that waits outlives restarts."""
@@ -157,12 +144,13 @@ class Master:
         """Goes on at another parallelism, from a fresh checkpoint; `then` hears once what became of it."""
         if self._store is None:
             raise ValueError("the job runs without checkpoints: it would begin from scratch")
-        if self._rescaling is not None:
-            raise ValueError(f"the job is being rescaled to {self._rescaling.parallelism} already: wait for that")
-        graph = self._scaled(parallelism)
-        deadline = self._clock.now() + self._runtime.registration_timeout
-        self._rescaling = Rescaling(parallelism, graph, then, deadline)
-        self._do(self.lifecycle.expect(self._clock.now(), graph.slots))
+        if self._ending is not None:
+            return then(RescaleOutcome(parallelism, reason=f"the job has ended: {self._ending.outcome.reason}"))
+        self._rescaling.begin(parallelism, self._scaled(parallelism), then)
+
+    def run_from_now_on(self, graph: JobGraph, parallelism: int) -> None:
+        self._graph, self._parallelism = graph, parallelism
+        self.running_graph, self._topology = graph_record(graph), topology(graph)
 
     def slots_at(self, parallelism: int) -> int:
         """How many slots the job would need. Raises what is wrong with the number."""
@@ -174,14 +162,14 @@ class Master:
         return self._graph.scaled(parallelism)
 
     def cancel(self) -> None:
-        self._do(self.lifecycle.cancelled(self._clock.now()))
+        self.execute(self.lifecycle.cancelled(self._clock.now()))
 
     def configure(self, settings: CheckpointSettings) -> None:
         """Changes how checkpoints are taken from now on."""
         if self._store is None:
             raise ValueError("the job runs without checkpoints: there is nothing to configure")
         self._store.retain(settings.keep)
-        self._settings = settings
+        self.settings = settings
         if self._checkpointing is not None:
             self._checkpointing.configure(settings)
         self._settle()
@@ -227,12 +215,12 @@ class Master:
     # ---- workers ----
     def registered(self, worker: WorkerId, message: wire.Register) -> None:
         self._addresses[worker] = message.address
-        self._do(self.lifecycle.registered(self._clock.now(), worker))
+        self.execute(self.lifecycle.registered(self._clock.now(), worker, message.address.host_key))
 
     def lost(self, worker: WorkerId, reason: str) -> None:
         self._addresses.pop(worker, None)
         self._figures.pop(worker, None)
-        self._do(self.lifecycle.lost(self._clock.now(), worker, reason))
+        self.execute(self.lifecycle.lost(self._clock.now(), worker, reason))
 
     def received(self, worker: WorkerId, message: ToMaster) -> None:
         now = self._clock.now()
@@ -241,73 +229,59 @@ class Master:
                 self._protection.received(message)
                 self._settle()
             case wire.Ready(attempt):
-                self._do(self.lifecycle.ready(now, worker, attempt))
+                self._account_for(message)
+                self.execute(self.lifecycle.ready(now, worker, attempt))
             case wire.Idle(attempt):
-                self._do(self.lifecycle.idle(now, worker, attempt))
+                self.execute(self.lifecycle.idle(now, worker, attempt))
             case wire.TaskFailed(attempt, subtask, error):
                 where = f" ({error.operator or error.uid})" if error.operator or error.uid else ""
                 failure = Failure(f"subtask {subtask}{where} failed: {error.message}", error.retriable, error)
-                self._do(self.lifecycle.failed(now, attempt, failure))
+                self.execute(self.lifecycle.failed(now, attempt, failure))
             case wire.Figures():
                 self._figures[worker] = message
             case wire.Register():
                 self.registered(worker, message)
 
+    def _account_for(self, ready: wire.Ready) -> None:
+        """Where the state of the next attempt came from."""
+        if self._incidents and self._incidents[-1].restarted_ms is None and ready.attempt == self.lifecycle.attempt:
+            last = self._incidents[-1]
+            self._incidents[-1] = replace(
+                last,
+                from_store=last.from_store + ready.from_store,
+                from_copies=last.from_copies + ready.from_copies,
+            )
+
     def tick(self) -> float | None:
         """Does what is due; returns when (`clock.now()`) it wants to be called again, None: only after another call."""
-        self._do(self.lifecycle.tick(self._clock.now()))
+        self.execute(self.lifecycle.tick(self._clock.now()))
         if self._checkpointing and self._ending is None:
             self._checkpointing.tick()
         self._commits.tick()
         self._settle()
         if self._closed:
             return None
-        parts = [self.lifecycle, self._checkpointing, self._commits]
-        rescaling_wake = self._rescaling.deadline if self._rescaling and self._rescaling.waits_for_workers else None
-        wakes = [
-            self._ending.deadline if self._ending else None,
-            rescaling_wake,
-            *(part.next_wake() for part in parts if part),
-        ]
+        parts = [self.lifecycle, self._checkpointing, self._commits, self._rescaling]
+        wakes = [self._ending.deadline if self._ending else None, *(part.next_wake() for part in parts if part)]
         return min((wake for wake in wakes if wake is not None), default=None)
 
     # ---- opening ----
-    def _open(self) -> tuple[Claim | None, dict[Uid, Committer]]:
-        claim = self._claim(self._store) if self._store else None
-        specs = [spec for chain in self._graph.chains for spec in chain.operators]
-        return claim, {spec.uid: spec.sink.committer(spec.uid, self._graph.name) for spec in specs if spec.sink}
-
-    def _claim(self, store: CheckpointStore) -> Claim:
-        origin = self._restore_from
-        if not isinstance(origin, RestoreElsewhere):
-            return store.claim(origin)
-        snapshot = origin.find()
-        if origin.claim and not snapshot.is_savepoint:
-            raise ValueError(
-                f"{snapshot.address} is a checkpoint that belongs to its job: only a savepoint can be claimed. Start "
-                "without claim=True: the checkpoint is copied, and stays as it is"
-            )
-        claim = store.claim(snapshot)
-        if origin.claim:
-            remove_savepoint(snapshot)
-        return claim
-
-    def _opened(self, result: tuple[Claim | None, dict[Uid, Committer]] | BaseException) -> None:
+    def _opened(self, result: Opened | BaseException) -> None:
         self._opening = False
         if isinstance(result, Fenced):
             return self.fenced(str(result))
         if isinstance(result, BaseException):
             return self.broke(report_of(result, "the job could not be opened", retriable=False))
-        claim, committers = result
-        self._commits = Commits(committers, self._background, self._clock, self.broke)
+        claim = result.claim
+        self._commits = Commits(result.committers, self._background, self._clock, self.broke)
         if claim is not None:
-            assert self._store is not None and self._settings is not None
-            self._generation, self._restore_point = claim.generation, claim.newest
+            assert self._store is not None and self.settings is not None
+            self._generation, self.restore_point = claim.generation, claim.newest
             self._checkpointing = Checkpointing(
                 self._store,
-                self._settings,
+                self.settings,
                 claim,
-                self._graph_record,
+                self.running_graph,
                 self._topology,
                 self._background,
                 self._clock,
@@ -321,7 +295,7 @@ class Master:
     # ---- what checkpoints and commits bring about ----
     def completed(self, record: CheckpointRecord) -> None:
         """The checkpoint is complete: restore from it from now on, commit its output."""
-        self._restore_point = record
+        self.restore_point = record
         self.lifecycle.progressed(self._clock.now())
         if self.lifecycle.state is not JobState.FENCED:
             self._commits.commit(record.checkpoint, record.committables, lambda: self._committed(record.checkpoint))
@@ -333,36 +307,36 @@ class Master:
 
     def attempt_failed(self, attempt: Attempt, reason: str) -> None:
         failure = Failure(reason, report=ErrorReport(reason))
-        self._do(self.lifecycle.failed(self._clock.now(), attempt, failure))
+        self.execute(self.lifecycle.failed(self._clock.now(), attempt, failure))
 
     def fenced(self, reason: str) -> None:
-        self._do(self.lifecycle.fenced(self._clock.now(), reason))
+        self.execute(self.lifecycle.fenced(self._clock.now(), reason))
 
     def broke(self, report: ErrorReport) -> None:
         """Something failed that no restart can mend."""
-        self._do(self.lifecycle.broke(self._clock.now(), Failure(report.message, False, report)))
+        self.execute(self.lifecycle.broke(self._clock.now(), Failure(report.message, False, report)))
 
-    # ---- executing the lifecycle's instructions ----
-    def _do(self, instructions: Iterable[life.Instruction]) -> None:
-        for instruction in instructions:
-            match instruction:
-                case life.NeedWorkers(count):
+    # ---- executing the lifecycle's orders ----
+    def execute(self, ordered: Iterable[orders.Order]) -> None:
+        for order in ordered:
+            match order:
+                case orders.NeedWorkers(count):
                     self._ports.need_workers(count)
-                case life.Prepare(attempt):
+                case orders.Prepare(attempt):
                     self._to_prepare = attempt
-                case life.DeployAttempt(attempt, workers):
+                case orders.DeployAttempt(attempt, workers):
                     self._deploy(attempt, workers)
-                case life.StartAttempt(attempt, _):
+                case orders.StartAttempt(attempt, _):
                     self._started(attempt)
-                case life.AttemptEnded(attempt, failure):
+                case orders.AttemptEnded(attempt, failure):
                     self._attempt_ended(attempt, failure)
-                case life.ResetWorker(worker, attempt):
+                case orders.ResetWorker(worker, attempt):
                     self._ports.send(worker, wire.Reset(attempt))
-                case life.DisconnectWorker(worker, reason):
+                case orders.DisconnectWorker(worker, reason):
                     self._ports.disconnect(worker, reason)
-                case life.ShutdownWorker(worker, reason):
+                case orders.ShutdownWorker(worker, reason):
                     self._ports.send(worker, wire.Shutdown(reason))
-                case life.JobEnded(state, reason, failure):
+                case orders.JobEnded(state, reason, failure):
                     self._job_ended(state, reason, failure)
         self._settle()
 
@@ -375,17 +349,15 @@ class Master:
             self._ports.send(worker, message)
 
     def _started(self, attempt: Attempt) -> None:
-        log.info("attempt %d starts from %s", attempt, _origin(self._restore_point))
+        log.info("attempt %d starts from %s", attempt, _origin(self.restore_point))
         if self._incidents and self._incidents[-1].restarted_ms is None:
             self._incidents[-1] = replace(self._incidents[-1], restarted_ms=self._clock.wall_ms())
         self.to_all(wire.Start(attempt))
         if self._draining:
             self.to_all(wire.Drain(attempt))
-        restored = self._restore_point and as_restored(self._restore_point, self._restores)
+        restored = self.restore_point and as_restored(self.restore_point, self._restores)
         self._protection.attempt_started(attempt, restored)
-        if self._rescaling is not None and self._rescaling.phase is rescaling.Phase.RESTART:
-            done, self._rescaling = self._rescaling, None
-            done.done(self._clock.now(), restored.checkpoint if restored else None)
+        self._rescaling.attempt_started(restored.checkpoint if restored else None)
 
     def _attempt_ended(self, attempt: Attempt, failure: Failure | None) -> None:
         if failure is not None:
@@ -404,9 +376,7 @@ class Master:
             self._checkpointing.job_ended(reason)
         if self._savepoints:
             self._savepoints.job_ended(reason)
-        if self._rescaling is not None:
-            given_up, self._rescaling = self._rescaling, None
-            given_up.failed(f"the job has ended: {reason}")
+        self._rescaling.job_ended(reason)
         early, self._early_requests = self._early_requests, []
         for _, answer in early:
             answer(RequestOutcome(None, f"the job has ended: {reason}"))
@@ -424,8 +394,8 @@ class Master:
             return self._finish_up(self._ending)
         if self._opening:
             return
-        if self._rescaling is not None and self._checkpointing is not None:
-            self._advance_rescaling(self._rescaling, self._checkpointing)
+        if self._checkpointing is not None:
+            self._rescaling.advance(self._checkpointing)
         if self.lifecycle.state is JobState.RUNNING and self._protection.all_finished:
             self.lifecycle.all_finished(self._clock.now())
             if self._checkpointing is None:
@@ -435,65 +405,21 @@ class Master:
         if self._to_prepare is not None:
             self._prepare(self._to_prepare)
         elif self.lifecycle.state is JobState.COMMITTING:
-            if self._savepoints and self._restore_point:
-                self._savepoints.all_committed(self._restore_point.checkpoint)
+            if self._savepoints and self.restore_point:
+                self._savepoints.all_committed(self.restore_point.checkpoint)
             if not (self._savepoints and self._savepoints.busy):
-                self._do(self.lifecycle.committed(self._clock.now()))
-
-    # ---- rescaling ----
-    def _advance_rescaling(self, change: Rescaling, checkpointing: Checkpointing) -> None:
-        phase = rescaling.Phase
-        if change.phase is phase.WORKERS:
-            if len(self.lifecycle.workers) >= change.graph.slots:
-                change.phase = phase.CHECKPOINT
-                new = graph_record(change.graph)
-                # Where the chains are cut otherwise, edges are others: nothing may be in flight on them.
-                aligned = len(matching_edges(self._graph_record, new)) < len(self._graph_record.edges)
-                checkpointing.trigger(Purpose.CHECKPOINT, self._rescaling_checkpoint, aligned=aligned)
-            elif change.deadline <= self._clock.now():
-                there, needed = len(self.lifecycle.workers), change.graph.slots
-                self._give_up_rescaling(f"it needs {needed} workers, and only {there} have registered in time")
-        elif change.phase is phase.SWITCH and self.lifecycle.state is JobState.RUNNING:
-            self._switch(change, checkpointing)
-
-    def _rescaling_checkpoint(self, outcome: RequestOutcome) -> None:
-        if self._rescaling is None:
-            return
-        if outcome.checkpoint is None:
-            self._give_up_rescaling(f"its checkpoint failed: {outcome.reason}")
-        else:
-            self._rescaling.phase = rescaling.Phase.SWITCH
-
-    def _switch(self, change: Rescaling, checkpointing: Checkpointing) -> None:
-        new = graph_record(change.graph)
-        assert self._restore_point is not None, "its checkpoint is complete"
-        try:
-            check_fits(self._restore_point, new)
-        except DoesNotFit as error:
-            return self._give_up_rescaling(str(error))
-        log.info("the job goes on at parallelism %d", change.parallelism)
-        change.phase, change.switched = rescaling.Phase.RESTART, self._clock.now()
-        self._graph, self._graph_record, self._topology = change.graph, new, topology(change.graph)
-        self._parallelism = change.parallelism
-        checkpointing.rescale(self._topology, new)
-        self._do(self.lifecycle.rescale(self._clock.now(), change.graph.slots))
-
-    def _give_up_rescaling(self, reason: str) -> None:
-        assert self._rescaling is not None
-        given_up, self._rescaling = self._rescaling, None
-        given_up.failed(f"the job goes on as it was: {reason}")
-        self._do(self.lifecycle.dismiss_surplus(self._clock.now()))
+                self.execute(self.lifecycle.committed(self._clock.now()))
 
     def _prepare(self, attempt: Attempt) -> None:
         self._to_prepare = None
-        record = self._restore_point
+        record = self.restore_point
         checkpoint, committables = (record.checkpoint, record.committables) if record else (None, {})
         try:
             self._commits.check_known(committables)
             if record is not None:
                 allowed = self._runtime.allow_dropped_state
-                record = self._restore_point = restorable(record, self._graph, allow_dropped_state=allowed)
-            self._restores = plan_restore(record, self._graph_record) if record else {}
+                record = self.restore_point = restorable(record, self._graph, allow_dropped_state=allowed)
+            self._restores = plan_restore(record, self.running_graph) if record else {}
         except Exception as error:
             return self.broke(report_of(error, f"{_origin(record)} cannot be restored", retriable=False))
         self._commits.recover(
@@ -504,7 +430,7 @@ class Master:
         if record is not None and all(subtask.finished or subtask.drained for subtask in record.subtasks):
             self.lifecycle.all_finished(self._clock.now())
         else:
-            self._do(self.lifecycle.prepared(self._clock.now(), attempt))
+            self.execute(self.lifecycle.prepared(self._clock.now(), attempt))
 
     def _finish_up(self, ending: Ending) -> None:
         fenced = ending.outcome.state is JobState.FENCED

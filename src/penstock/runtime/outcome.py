@@ -6,7 +6,7 @@ import traceback
 from dataclasses import dataclass
 
 from penstock.core.ids import Attempt, CheckpointId, WorkerId
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.statistics import CheckpointStatistics
 from penstock.runtime.control.messages import ErrorReport
 
@@ -21,6 +21,19 @@ class JobOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job ended that did not fail."""
+
+    state: JobState
+    """FINISHED or CANCELLED."""
+    seconds: float
+    restarts: int
+    checkpoints: int
+    """Completed by this run."""
+    newest_checkpoint: CheckpointId | None
+
+
+@dataclass(frozen=True, slots=True)
 class Incident:
     """A failure that ended an attempt. Times are the driver's wall clock, milliseconds since the epoch."""
 
@@ -29,6 +42,9 @@ class Incident:
     detected_ms: int
     restarted_ms: int | None = None
     """When every subtask of the next attempt was told to run; None as long as none was."""
+    from_store: int = 0
+    """Bytes that workers which keep local copies restored from the store all the same; and from the copies."""
+    from_copies: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,14 @@ class Pool:
         """`job` should deal with its own errors; one that escapes is only logged."""
         self._jobs.put(job)
 
+    def after(self, seconds: float, job: Callable[[], None]) -> Callable[[], None]:
+        """Submits the job when so much time has passed. Call what is returned if it is not needed any more, and before
+        the pool is closed: it waits in a thread of its own."""
+        timer = threading.Timer(seconds, self.submit, [job])
+        timer.daemon = True
+        timer.start()
+        return timer.cancel
+
     def close(self, timeout: float) -> bool:
         """Drops what has not begun and waits for what has. Whether all threads have ended in time."""
         self._closing = True

@@ -63,6 +63,11 @@ class WriteId(NamedTuple):
     ticket: int
 
 
+STATE, CHANNELS, REWRITE, FIRST_FLUSH = 0, 1, 2, 3
+"""Tickets: state and records in flight of a snapshot, of which each subtask has one of each at most; a state that is
+rewritten in the background; changes that are written before the next barrier, numbered on from here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """What `SnapshotWriter.write` got is durable."""
@@ -108,6 +113,10 @@ class SnapshotWriter(Protocol):
     mailbox."""
 
     def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None: ...
+
+    def skip(self, write: WriteId) -> None:
+        """There is nothing to write there, and no answer is expected: others need not wait for it."""
+        ...
 
     def drop(self, write: WriteId) -> None:
         """Nobody will ever name what was written there: it need not be written any more, or is removed. No answer

@@ -19,26 +19,22 @@ from penstock.runtime.control.messages import Restore
 from penstock.runtime.restored import RestoredSubtask
 from penstock.state.parts import RestoredPart
 from penstock.store.files import Files
+from penstock.store.parts import Copies
 from penstock.store.parts import restored as restored_part
 
 
-def read_restored(files: Files, restore: Restore) -> RestoredSubtask:
+def read_restored(files: Files, restore: Restore, copies: Copies | None = None) -> RestoredSubtask:
     """What the subtask starts from; nothing is read before it is asked for."""
-    sorted_out = RestoredSubtask.of(
-        restore.checkpoint, _parts(files, restore.directory, restore.handles), restore.finished
-    )
+
+    def parts(written: Iterable[tuple[int, PartHandle]]) -> Iterator[tuple[Uid, RestoredPart]]:
+        return (restored_part(files, restore.directory, writer, handle, copies) for writer, handle in written)
+
     return replace(
-        sorted_out,
-        replays=[part for _, part in _parts(files, restore.directory, restore.replays)],
+        RestoredSubtask.of(restore.checkpoint, parts(restore.handles), restore.finished),
+        replays=[part for _, part in parts(restore.replays)],
         former=restore.former,
         reshaped=frozenset(restore.reshaped),
     )
-
-
-def _parts(
-    files: Files, directory: str, written: Iterable[tuple[int, PartHandle]]
-) -> Iterator[tuple[Uid, RestoredPart]]:
-    return (restored_part(files, directory, writer, handle) for writer, handle in written)
 
 
 def replayed(graph: JobGraph, subtask: SubtaskId, restored: RestoredSubtask) -> dict[EdgeId, list[pa.RecordBatch]]:

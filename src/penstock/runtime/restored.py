@@ -132,4 +132,5 @@ def operator_context(
         restored=() if restored is None else restored.operator_parts(spec.uid),
         restored_checkpoint=None if restored is None else restored.checkpoint,
         job=graph.name,
+        same_share=restored is None or not restored.former,
     )

@@ -17,8 +17,8 @@ from penstock.core.handles import PartHandle, PartKind, SnapshotFigures
 from penstock.core.ids import ChannelId, CheckpointId, Uid
 from penstock.runtime import channel_state
 from penstock.runtime.elements import Element
-from penstock.runtime.ports import SnapshotWriter, TaskReports, WriteFailed, WriteId, Written
-from penstock.runtime.statelog import CHANNELS, Captured, Progress, StateLog
+from penstock.runtime.ports import CHANNELS, SnapshotWriter, TaskReports, WriteFailed, WriteId, Written
+from penstock.runtime.statelog import Captured, Progress, StateLog
 from penstock.state.parts import CapturedPart
 
 _CHANNEL_KINDS = (PartKind.INPUT_CHANNEL, PartKind.OUTPUT_CHANNEL)
@@ -133,6 +133,8 @@ class Snapshots:
             pending.channel_rows = sum(map(channel_state.count_rows, every))
             pending.writing_channels = True
             self._writer.write(WriteId(pending.checkpoint, CHANNELS), {self._head: parts})
+        else:
+            self._writer.skip(WriteId(pending.checkpoint, CHANNELS))
         self._acknowledge_if_done(pending)
 
     def _acknowledge_if_done(self, pending: Pending) -> None:

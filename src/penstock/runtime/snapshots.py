@@ -1,5 +1,8 @@
 """Writes the snapshots of one subtask, off its thread, through the worker's pool.
 
+Where a snapshot goes depends on its size: the smallest ones into the checkpoint's metadata, small ones into a file that
+the subtasks of the worker share (see `sharing`), and what is larger into a file of its own.
+
 A write and its drop may meet in any order: whoever comes second cleans up, so what nobody needs leaves no file of a
 living attempt. (Files of dead attempts are the store's to clean.)
 """
@@ -8,76 +11,130 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from penstock.core.handles import PartHandle
 from penstock.core.ids import Attempt, CheckpointId, Generation, SubtaskId, Uid
+from penstock.core.settings import LayerSettings
 from penstock.operators.base import Clock
 from penstock.runtime.pool import Pool
-from penstock.runtime.ports import Note, WriteFailed, WriteId, Written
+from penstock.runtime.ports import CHANNELS, STATE, Note, WriteFailed, WriteId, Written
+from penstock.runtime.sharing import REMEMBERED, Share, Sharing, delete_files
 from penstock.state.parts import CapturedPart
-from penstock.store.files import Files
-from penstock.store.layout import data_path
-from penstock.store.parts import write_parts
+from penstock.store.files import DataFiles
+from penstock.store.layout import data_path, shared_path
+from penstock.store.parts import EncodedParts, LargeParts, encode_parts
 
 _LOG: Final = logging.getLogger(__name__)
-_REMEMBERED: Final = 256
-"""Checkpoints for whose writes a late drop is still honoured."""
+_SHARED: Final = (STATE, CHANNELS)
+"""Tickets under which every subtask of a worker writes something, or says that it has nothing to write."""
+
+
+@dataclass(frozen=True)
+class AttemptFiles:
+    """Where one attempt on one worker writes its snapshots."""
+
+    files: DataFiles
+    pool: Pool
+    clock: Clock
+    generation: Generation
+    attempt: Attempt
+    settings: LayerSettings
+    sharing: Sharing
+
+    @classmethod
+    def of(
+        cls,
+        files: DataFiles,
+        pool: Pool,
+        clock: Clock,
+        generation: Generation,
+        attempt: Attempt,
+        settings: LayerSettings,
+        subtasks: Collection[SubtaskId],
+    ) -> AttemptFiles:
+        """Of the worker that runs these subtasks."""
+        slot = max((subtask.index for subtask in subtasks), default=0)
+
+        def path(write: WriteId, number: int) -> str:
+            return shared_path(write.checkpoint, generation, attempt, slot, write.ticket, number)
+
+        sharing = Sharing(files, pool, clock, path, subtasks, settings.wait_for_others)
+        return cls(files, pool, clock, generation, attempt, settings, sharing)
 
 
 class PooledSnapshotWriter:
     """The `SnapshotWriter` of one task."""
 
-    def __init__(
-        self,
-        files: Files,
-        pool: Pool,
-        clock: Clock,
-        generation: Generation,
-        attempt: Attempt,
-        subtask: SubtaskId,
-        put: Callable[[Note], None],
-        inline: int = 0,
-    ):
-        self._files = files
-        self._pool = pool
-        self._clock = clock
-        self._generation = generation
-        self._attempt = attempt
+    def __init__(self, around: AttemptFiles, subtask: SubtaskId, put: Callable[[Note], None]):
+        self._around = around
         self._subtask = subtask
         self._put = put
-        self._inline = inline
         self._lock = threading.Lock()
         self._written: dict[WriteId, str] = {}
+        """Files of its own."""
         self._dropped: set[WriteId] = set()
 
     def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
-        self._pool.submit(lambda: self._write(write, parts))
+        self._around.pool.submit(lambda: self._write(write, parts))
+
+    def skip(self, write: WriteId) -> None:
+        if write.ticket in _SHARED:
+            self._around.sharing.skip(write, self._subtask)
 
     def drop(self, write: WriteId) -> None:
+        around = self._around
         with self._lock:
             self._dropped.add(write)
             self._forget_old(write.checkpoint)
             written = self._written.pop(write, None)
         if written is not None:
-            self._pool.submit(lambda: self._delete(written))
+            around.pool.submit(lambda: delete_files(around.files, [written]))
+        if write.ticket in _SHARED:
+            around.sharing.drop(write, self._subtask)
 
     def _write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
+        around, settings = self._around, self._around.settings
         if write in self._dropped:
             return
-        began = self._clock.now()
-        path = data_path(write.checkpoint, self._generation, self._attempt, self._subtask, write.ticket)
+        began = around.clock.now()
         try:
-            handles = write_parts(self._files, path, parts, self._inline)
+            shared = settings.shared if write.ticket in _SHARED else 0
+            encoded = encode_parts(parts, max(settings.inline, shared))
+            if isinstance(encoded, EncodedParts) and encoded.size > settings.inline:
+                self._share(write, encoded, around.clock.now() - began)
+                return
+            self.skip(write)
+            if isinstance(encoded, EncodedParts):
+                self._put(Written(write, encoded.inlined(), around.clock.now() - began))
+            else:
+                self._write_own(write, encoded, began)
         except Exception as error:
-            _LOG.warning("%s could not write %s", self._subtask, path, exc_info=True)
-            self._put(WriteFailed(write, f"{type(error).__name__}: {error}"))
-            return
-        made_a_file = any(handle.inline is None for handle in handles)
-        if made_a_file and not self._keep(write, path):
-            self._delete(path)
-            return
-        self._put(Written(write, handles, self._clock.now() - began))
+            _LOG.warning("%s could not write its part of checkpoint %d", self._subtask, write.checkpoint, exc_info=True)
+            self.skip(write)
+            self._failed(write, error)
+
+    def _write_own(self, write: WriteId, encoded: LargeParts, began: float) -> None:
+        around = self._around
+        path = data_path(write.checkpoint, around.generation, around.attempt, self._subtask, write.ticket)
+        handles = encoded.write(around.files, path)
+        if self._keep(write, path):
+            self._put(Written(write, handles, around.clock.now() - began))
+        else:
+            delete_files(around.files, [path])
+
+    def _share(self, write: WriteId, encoded: EncodedParts, encoded_in: float) -> None:
+        def written(handles: Sequence[PartHandle], seconds: float) -> None:
+            self._put(Written(write, handles, encoded_in + seconds))
+
+        self._around.sharing.add(
+            write, Share(self._subtask, encoded, written, lambda error: self._failed(write, error))
+        )
+
+    def _failed(self, write: WriteId, error: Exception) -> None:
+        self._put(WriteFailed(write, f"{type(error).__name__}: {error}"))
 
     def _keep(self, write: WriteId, path: str) -> bool:
         with self._lock:
@@ -87,14 +144,8 @@ class PooledSnapshotWriter:
             self._forget_old(write.checkpoint)
             return True
 
-    def _delete(self, path: str) -> None:
-        try:
-            self._files.delete(path)
-        except OSError as error:
-            _LOG.warning("%s, which nobody needs, stays until the store is cleaned: %s", path, error)
-
     def _forget_old(self, newest: CheckpointId) -> None:
-        oldest = newest - _REMEMBERED
+        oldest = newest - REMEMBERED
         self._dropped = {write for write in self._dropped if write.checkpoint > oldest}
         self._written = {write: path for write, path in self._written.items() if write.checkpoint > oldest}
 
@@ -104,6 +155,9 @@ class NoSnapshots:
 
     def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
         raise RuntimeError(f"checkpoint {write.checkpoint} was triggered, but the job has no checkpoint directory")
+
+    def skip(self, write: WriteId) -> None:
+        pass
 
     def drop(self, write: WriteId) -> None:
         pass

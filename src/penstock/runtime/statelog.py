@@ -42,11 +42,8 @@ from penstock.core.barrier import Purpose
 from penstock.core.handles import PartHandle, PartKind
 from penstock.core.ids import CheckpointId, Cut, Uid
 from penstock.core.settings import LayerSettings
-from penstock.runtime.ports import SnapshotWriter, WriteId
+from penstock.runtime.ports import FIRST_FLUSH, REWRITE, STATE, SnapshotWriter, WriteId
 from penstock.state.parts import CapturedPart, LoggedState
-
-STATE, CHANNELS, REWRITE, FIRST_FLUSH = 0, 1, 2, 3
-"""Tickets of the writes that belong to one checkpoint; flushes after it have the numbers from the last one on."""
 
 
 class Progress(Enum):
@@ -293,6 +290,7 @@ class StateLog:
 
     def _start(self, write: Write, parts: _Parts) -> Write | None:
         if not parts.by_uid:
+            self._writer.skip(write.id)
             return None
         self._writes[write.id] = write
         self._writer.write(write.id, parts.by_uid)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.core.ids import Attempt, CheckpointId, SubtaskId, Uid
-from penstock.core.lifecycle import Failure
+from penstock.core.orders import Failure
 from penstock.core.plan import Topology
 from penstock.core.record import CheckpointRecord
 from penstock.runtime.control.messages import Acknowledge, Decline, Drained, Finished

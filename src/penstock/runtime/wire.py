@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.core.barrier import Barrier
 from penstock.runtime.elements import Element, EndOfChannel, EndOfData, Idle, Watermark
+from penstock.runtime.network.errors import WireError
 from penstock.state.parts import Buffer
 
 HEADER: Final = struct.Struct("<2sBxxxxxQ")
@@ -32,10 +33,6 @@ _WATERMARK: Final = struct.Struct("<q")
 _PADDING: Final = tuple(bytes(n) for n in range(_ALIGNMENT))
 _BARRIER_ENCODER: Final = msgspec.msgpack.Encoder()
 _BARRIER_DECODER: Final = msgspec.msgpack.Decoder(Barrier)
-
-
-class WireError(ValueError):
-    """Bytes that are not what they should be, or an element that cannot be made into bytes."""
 
 
 class Kind(IntEnum):

@@ -39,7 +39,6 @@ from penstock.runtime.control.messages import (
     Drain,
     ErrorReport,
     Idle,
-    Ready,
     Register,
     Reset,
     Shutdown,
@@ -56,6 +55,9 @@ from penstock.runtime.pool import Pool
 from penstock.runtime.ports import Abort, Complete, Trigger
 from penstock.runtime.reports import error_report
 from penstock.runtime.warmup import warm_up
+from penstock.store.copies import LocalCopies
+from penstock.store.files import Files
+from penstock.store.local import LocalFiles
 from penstock.store.opening import open_files
 
 _LOG: Final = logging.getLogger(__name__)
@@ -153,6 +155,8 @@ class _Worker:
             self._control.close()
             raise
         self._pool = Pool("snapshots", _SNAPSHOT_THREADS)
+        self._copies: LocalCopies | None = None
+        self._job_is_over = False
         self._around: Surroundings | Exception
         self._scaled: dict[int, Surroundings] = {}
 
@@ -163,7 +167,8 @@ class _Worker:
             event = self._next_event()
             if isinstance(event, Shutdown | _MasterLost):
                 _LOG.info("worker %s ends: %s", self._id, event.reason)
-                return End.JOB_OVER if isinstance(event, Shutdown) else End.MASTER_LOST
+                self._job_is_over = isinstance(event, Shutdown)
+                return End.JOB_OVER if self._job_is_over else End.MASTER_LOST
             if event is not None:
                 self._obey(event)
 
@@ -171,12 +176,15 @@ class _Worker:
         """What all attempts share. An error waits for the first deployment: then there is somebody to tell it to."""
         directory = self._config.directory
         try:
+            files = None if directory is None else open_files(directory)
+            self._copies = self._local_copies(files)
             return Surroundings(
                 graph=self._load_graph(),
                 settings=self._settings,
                 dialler=self._dialler,
                 host_key=self._door.address.host_key,
-                files=None if directory is None else open_files(directory),
+                files=files,
+                copies=self._copies,
                 pool=self._pool,
                 clock=SystemClock(),
                 send=self._control.send,
@@ -185,11 +193,26 @@ class _Worker:
             _LOG.exception("worker %s cannot load the job", self._id)
             return error
 
+    def _local_copies(self, files: Files | None) -> LocalCopies | None:
+        """A worker that can keep none goes on without."""
+        wanted = self._settings.local_copies
+        if wanted is None:
+            wanted = not isinstance(files, LocalFiles)
+        if self._config.directory is None or not wanted:
+            return None
+        try:
+            return LocalCopies(self._config.directory, self._settings.local_directory)
+        except OSError as error:
+            _LOG.warning("worker %s keeps no local copies of what it writes: %s", self._id, error)
+            return None
+
     def close(self) -> None:
         self._end_attempt()
         self._door.close()
         if not self._pool.close(_LAST_WORK):
             self._end_process(f"a write to the checkpoint directory did not return within {_LAST_WORK:g} s")
+        if self._copies is not None:
+            self._copies.close(self._job_is_over)
         self._control.close()
 
     def _next_event(self) -> _Event | None:
@@ -232,8 +255,8 @@ class _Worker:
         """What concerns the attempt that is deployed here; anything of another one does not get here."""
         match event:
             case _Progressed():
-                if attempt.take_ready():
-                    self._control.send(Ready(attempt.number))
+                if (ready := attempt.take_ready()) is not None:
+                    self._control.send(ready)
             case _Broken():
                 if self._suspicion is None:
                     self._suspicion = (time.monotonic() + _SUSPICION, event)

@@ -41,7 +41,13 @@ SINK_FORMAT = "parquet"
 
 
 def build_job(
-    scenario: Scenario, topology: Topology, witness: Witness, ledger: Ledger, sink_files: MemoryFiles, driver: int
+    scenario: Scenario,
+    topology: Topology,
+    witness: Witness,
+    ledger: Ledger,
+    sink_files: MemoryFiles,
+    driver: int,
+    key_groups: int = KEY_GROUPS,
 ) -> JobGraph:
     """`topology` is the scenario's, perhaps at another parallelism."""
     builder = _Builder(scenario, witness, ledger, sink_files, driver)
@@ -56,9 +62,9 @@ def build_job(
 
     def scaled(parallelism: int) -> JobGraph:
         other = resized(topology, lambda: parallelism)
-        return build_job(scenario, other, witness, ledger, sink_files, driver)
+        return build_job(scenario, other, witness, ledger, sink_files, driver, key_groups)
 
-    return JobGraph(JOB, chains, tuple(edges), KEY_GROUPS, scaled=scaled)
+    return JobGraph(JOB, chains, tuple(edges), key_groups, scaled=scaled)
 
 
 def _schema(node: Node) -> pa.Schema:
@@ -120,13 +126,18 @@ class _Builder:
     def _stateful(self, node: Node) -> OperatorSpec:
         if node.kind is Kind.REDUCE:
             figures = {"n": aggregates.count(), "total": aggregates.sum("value")}
-            return _spec(node.uid, lambda: ReduceOperator(("key",), figures, SCHEMA), AGGREGATE_SCHEMA, stateful=True)
+            return _keyed_spec(node.uid, lambda: ReduceOperator(("key",), figures, SCHEMA), AGGREGATE_SCHEMA)
         tally = Tally(node.number, self._witness)
-        return _spec(node.uid, lambda: ProcessOperator(tally, ("key",), SCHEMA, SCHEMA), SCHEMA, stateful=True)
+        return _keyed_spec(node.uid, lambda: ProcessOperator(tally, ("key",), SCHEMA, SCHEMA), SCHEMA)
 
 
 def _spec(uid: str, factory: OperatorFactory, schema: pa.Schema, stateful: bool) -> OperatorSpec:
     return OperatorSpec(Uid(uid), uid, factory, schema, stateful)
+
+
+def _keyed_spec(uid: str, factory: OperatorFactory, schema: pa.Schema) -> OperatorSpec:
+    key = (f"key: {SCHEMA.field('key').type}",)
+    return OperatorSpec(Uid(uid), uid, factory, schema, stateful=True, key=key)
 
 
 def _generator(node: Node, splits: list[list[Row]]) -> Generator:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from penstock.connectors.collect import Collect
 from penstock.core.ids import Attempt, CheckpointId, Uid
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.simulation.build import JOB
 from penstock.simulation.faults import SIMULATED
 from penstock.simulation.oracle import Expected, expected_output

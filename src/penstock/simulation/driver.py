@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core.ids import WorkerId
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.graph.job import JobGraph
 from penstock.runtime.control.messages import Acknowledge, Register, ToMaster, ToWorker
 from penstock.simulation.connection import Connection, short

@@ -155,8 +155,8 @@ _REACH = {
     Point.ACK_SENT: 10,
     Point.ACK_DELIVERED: 10,
     Point.BARRIER: 15,
-    Point.DATA: 10,
-    Point.DATA_DONE: 10,
+    Point.DATA: 5,
+    Point.DATA_DONE: 5,
     Point.SINK: 6,
 }
 """How often a point is reached between two checkpoints or so; points that are not named, a few times."""

@@ -106,7 +106,7 @@ class Stamp(Operator):
         self._where = f"{self._node.uid}[{context.subtask}] of attempt {context.attempt}"
         stored = {part.subtask: msgspec.json.decode(part.read(), type=_Seen) for part in context.restored}
         own = stored.get(context.subtask)
-        if own is not None and own.width == self._width:
+        if own is not None and own.width == self._width and context.same_share:
             self._watermark = own.watermark
             self._last = {(origin, route, key): id for origin, route, key, id in own.last}
         elif stored:

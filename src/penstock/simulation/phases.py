@@ -14,15 +14,20 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from penstock.core.barrier import Mode, Purpose
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.settings import CheckpointSettings
+from penstock.runtime.opening import RestoreElsewhere
 from penstock.runtime.outcome import RequestOutcome
 from penstock.simulation.checks import check
+from penstock.simulation.files import MemoryFiles
 from penstock.simulation.scenario import Scenario, random_scenario
 from penstock.simulation.topology import Kind, Node, Topology, dealt, resized, without_copies
 from penstock.simulation.world import MAX_STEPS, World
+from penstock.store.rehash import rehash
+from penstock.store.savepoints import read_savepoint
 
 PAIRS = ((1, 2), (2, 3), (3, 7), (7, 2), (4, 1))
+MORE_KEY_GROUPS = 64
 KINDS = ("aligned", "unaligned", "adaptive", "savepoint", "unaligned savepoint")
 """Of snapshot."""
 
@@ -33,6 +38,8 @@ class Lives:
     old: int
     new: int
     seed: int
+    rehashed: bool = False
+    """The savepoint of the first life is divided into more key groups, offline."""
 
     @property
     def savepoints(self) -> bool:
@@ -118,6 +125,16 @@ class RescaledWorld(World):
         if self._asked:
             self.life, self._asked = self.life + 1, False
         super().start_driver()
+
+    def _restore_from(self) -> RestoreElsewhere | None:
+        if self.life != 1 or not self._lives.rehashed:
+            return super()._restore_from()
+        assert self._stopped_with is not None, "the first life ended with a savepoint"
+        saved, self._stopped_with = read_savepoint(self._stopped_with, "savepoint"), None
+        divided = MemoryFiles(now=self.scheduler.clock.now)
+        self.key_groups = MORE_KEY_GROUPS
+        self.story.tell(str(rehash(saved, divided, self.key_groups)))
+        return RestoreElsewhere(lambda: read_savepoint(divided, "rehashed savepoint"))
 
 
 def live(lives: Lives) -> RescaledWorld:

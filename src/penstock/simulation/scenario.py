@@ -134,6 +134,8 @@ def _runtime(random: Random, tick: float) -> RuntimeSettings:
             worth=random.choice((0.5, 10.0, 10.0)),
             small=0,
             inline=random.choice((0, 0, 1_000, 1 << 20)),
+            shared=random.choice((0, 1_000, 1 << 20)),
+            wait_for_others=tick * random.choice((0, 20, 2_000)),
             changelog=random.random() < 0.4,
             flush_every=tick * random.choice((0, 10, 50)),
         ),

@@ -39,7 +39,7 @@ from penstock.runtime.ports import Abort, Cancel, Complete, Note, SnapshotWriter
 from penstock.runtime.replay import read_restored
 from penstock.runtime.reports import Reports
 from penstock.runtime.restored import RestoredSubtask
-from penstock.runtime.snapshots import NoSnapshots, PooledSnapshotWriter
+from penstock.runtime.snapshots import AttemptFiles, NoSnapshots, PooledSnapshotWriter
 from penstock.runtime.task import Task
 from penstock.simulation.connection import Connection, short
 from penstock.simulation.faults import Point
@@ -145,13 +145,22 @@ class SimulatedPool(Pool):
 
     def submit(self, job: Callable[[], None]) -> None:
         if self.worker.alive:
-            actor = _Job(self, job)
-            self._waiting.append(actor)
-            self.worker.world.scheduler.wake(actor)
+            self.worker.world.scheduler.wake(self._made(job))
+
+    def after(self, seconds: float, job: Callable[[], None]) -> Callable[[], None]:
+        scheduler, actor = self.worker.world.scheduler, self._made(job)
+        scheduler.at(scheduler.clock.now() + seconds, actor)
+        return lambda: self.drop(actor)
+
+    def _made(self, job: Callable[[], None]) -> _Job:
+        actor = _Job(self, job)
+        self._waiting.append(actor)
+        return actor
 
     def drop(self, job: _Job) -> None:
-        self._waiting.remove(job)
-        self.worker.world.scheduler.retire(job)
+        if job in self._waiting:
+            self._waiting.remove(job)
+            self.worker.world.scheduler.retire(job)
 
     def drop_all(self) -> None:
         for job in list(self._waiting):
@@ -168,6 +177,8 @@ class SimulatedWorker:
         """What was deployed last."""
         self.tasks: dict[SubtaskId, TaskActor] = {}
         """Of the run, also those that have ended."""
+        self._files: AttemptFiles | None = None
+        """Where the run writes; None: nothing is deployed, or the job takes no checkpoints."""
         self._resetting: Attempt | None = None
         self._pool = SimulatedPool(self)
         self.connection = Connection(
@@ -236,6 +247,7 @@ class SimulatedWorker:
         self.run = self._newest = run
         self.tasks.clear()
         self.world.chaos.reach(Point.DEPLOY)
+        self._files = self._attempt_files(message)
         for assignment in message.assignments:
             self._build(run, assignment, self.driver.graph_at(message.parallelism))
 
@@ -262,22 +274,26 @@ class SimulatedWorker:
         network.attach(subtask, actor.put)
         world.scheduler.wake(actor)
 
-    def _snapshots(self, actor: TaskActor) -> SnapshotWriter:
-        """The answers of the writer take their time too: what is written and not yet answered may be lost."""
-        world, (generation, attempt) = self.world, actor.run
+    def _attempt_files(self, message: Deploy) -> AttemptFiles | None:
+        world = self.world
         if world.scenario.checkpoints is None:
-            return NoSnapshots()
-        answers: Line[Note] = Line(world.scheduler, f"writes of {actor.subtask}", actor.put)
-        return PooledSnapshotWriter(
+            return None
+        return AttemptFiles.of(
             world.files,
             self._pool,
             world.scheduler.clock,
-            generation,
-            attempt,
-            actor.subtask,
-            answers.send,
-            world.scenario.runtime.layers.inline,
+            message.generation,
+            message.attempt,
+            world.scenario.runtime.layers,
+            [assignment.subtask for assignment in message.assignments],
         )
+
+    def _snapshots(self, actor: TaskActor) -> SnapshotWriter:
+        """The answers of the writer take their time too: what is written and not yet answered may be lost."""
+        if self._files is None:
+            return NoSnapshots()
+        answers: Line[Note] = Line(self.world.scheduler, f"writes of {actor.subtask}", actor.put)
+        return PooledSnapshotWriter(self._files, actor.subtask, answers.send)
 
     def _restored(self, run: Run, restore: Restore) -> RestoredSubtask:
         restored = read_restored(self.world.files, restore)
@@ -292,6 +308,8 @@ class SimulatedWorker:
     # ---- a run ends ----
     def task_ended(self, actor: TaskActor) -> None:
         actor.reports.ended()
+        if self._files is not None:
+            self._files.sharing.leave(actor.subtask)
         self.world.network.of(actor.run).detach(actor.subtask, keep=lambda waiting: waiting)
         self._answer_reset()
 
@@ -312,6 +330,8 @@ class SimulatedWorker:
         if self._resetting is not None and all(actor.task.ended for actor in self.tasks.values()):
             answered, self._resetting, self.run = self._resetting, None, None
             self.tasks.clear()
+            if self._files is not None:
+                self._files.sharing.close()
             self.tell(Idle(answered))
 
     def connection_broke(self, peer: WorkerId) -> None:

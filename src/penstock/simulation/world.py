@@ -10,13 +10,14 @@ from __future__ import annotations
 from random import Random
 
 from penstock.core.ids import WorkerId
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.restarts import FixedDelay
-from penstock.runtime.master import Master, RestoreElsewhere
+from penstock.runtime.master import Master
+from penstock.runtime.opening import RestoreElsewhere
 from penstock.runtime.outcome import RequestOutcome
 from penstock.runtime.rescaling import RescaleOutcome
 from penstock.runtime.savepoints import SavepointRequest
-from penstock.simulation.build import JOB, build_job
+from penstock.simulation.build import JOB, KEY_GROUPS, build_job
 from penstock.simulation.chaos import Chaos, Killed
 from penstock.simulation.checks import check_cut
 from penstock.simulation.disk import StoreDisk
@@ -105,6 +106,7 @@ class World:
         self.workers: list[SimulatedWorker] = []
         self._starting: list[_Start] = []
         self._last_worker = 0
+        self.key_groups = KEY_GROUPS
         self.rescaled = 0
         self.savepoints = 0
         self._stopped_with: MemoryFiles | None = None
@@ -182,7 +184,7 @@ class World:
         number = len(self.drivers) + 1
         origin = self._restore_from()
         self.topology = self._next_topology()
-        graph = build_job(scenario, self.topology, self.witness, self.ledger, self.sink_files, number)
+        graph = build_job(scenario, self.topology, self.witness, self.ledger, self.sink_files, number, self.key_groups)
         driver = SimulatedDriver(self, number, graph)
         self.living += 1
         self.drivers.append(driver)

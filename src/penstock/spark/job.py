@@ -7,25 +7,27 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
-from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Unpack
 
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from penstock.api.checkpoints import CheckpointOptions, changed_settings
 from penstock.core.barrier import Purpose
 from penstock.core.ids import CheckpointId, WorkerId
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.restarts import ExponentialDelay, RestartSettings
 from penstock.core.settings import CheckpointSettings, RuntimeSettings
 from penstock.core.statistics import CheckpointStatistics
 from penstock.graph.job import JobGraph
+from penstock.remote.handling import Handler
+from penstock.remote.server import open_door
 from penstock.runtime.control.messages import ErrorReport, Figures
 from penstock.runtime.driver import JobDriver
-from penstock.runtime.master import Master, RestoreElsewhere
+from penstock.runtime.master import Master
 from penstock.runtime.network.tls import TlsFiles, server_context
-from penstock.runtime.outcome import Incident, JobOutcome, JobStatus, RequestOutcome
+from penstock.runtime.opening import RestoreElsewhere
+from penstock.runtime.outcome import Incident, JobOutcome, JobResult, JobStatus, RequestOutcome
 from penstock.runtime.rescaling import RescaleOutcome
 from penstock.runtime.savepoints import SavepointRequest
 from penstock.runtime.worker import WorkerConfig
@@ -33,9 +35,10 @@ from penstock.spark.deployment import SparkDeployment
 from penstock.spark.entry import worker_function
 from penstock.spark.session import session_for
 from penstock.spark.slots import check_slots
+from penstock.store.addresses import absolute_address
 from penstock.store.checkpoints import CheckpointStore
 from penstock.store.opening import open_files
-from penstock.store.savepoints import find_snapshot
+from penstock.store.savepoints import check_free, find_snapshot
 
 
 class JobFailed(RuntimeError):
@@ -55,36 +58,38 @@ class RescaleFailed(RuntimeError):
     """The job goes on at the parallelism that it had."""
 
 
-@dataclass(frozen=True)
-class JobResult:
-    """How a job ended that did not fail."""
-
-    state: JobState
-    """FINISHED or CANCELLED."""
-    seconds: float
-    restarts: int
-    checkpoints: int
-    """Completed by this run."""
-    newest_checkpoint: CheckpointId | None
-
-
 class Job:
-    """A job that was started: watch it, checkpoint it, stop it."""
+    """A job that was started: watch it, checkpoint it, stop it; as `penstock` commands do from other processes."""
 
-    def __init__(self, name: str, driver: JobDriver, deployment: SparkDeployment, check_slots: Callable[[int], None]):
-        self.name = name
+    def __init__(
+        self,
+        name: str,
+        directory: str | None,
+        driver: JobDriver,
+        deployment: SparkDeployment,
+        check_slots: Callable[[int], None],
+    ):
+        self.name, self.directory = name, directory
         self._check_slots = check_slots
         self._driver = driver
         self._deployment = deployment
         self._started = time.monotonic()
+        self._over = threading.Event()
+        """The job has ended; commands that wait for that are still to be answered."""
         self._ended = threading.Event()
         self._seconds = 0.0
+        self._door = open_door(name, directory, Handler(self))
         threading.Thread(target=self._tidy_up, name=f"end of {name}", daemon=True).start()
 
     def wait(self, timeout: float | None = None) -> JobResult:
         """Until the job has ended. Raises `JobFailed` if it failed, `TimeoutError` if it goes on for longer."""
         if not self._ended.wait(timeout):
             raise TimeoutError(f"job {self.name!r} is still {self.status().state} after {timeout:g} s")
+        return self.outcome()
+
+    def outcome(self) -> JobResult:
+        """As `wait`, for those whom the end of the job itself waits for."""
+        self._over.wait()
         outcome = self._driver.wait()
         assert outcome is not None
         if outcome.state not in (JobState.FINISHED, JobState.CANCELLED):
@@ -103,6 +108,12 @@ class Job:
         (windows close, timers fire) and committed. Without, a last checkpoint is taken and the job ends there: started
         again, it goes on as if nothing had been. `savepoint`: a directory to which the last checkpoint is copied;
         nothing is committed that it does not hold."""
+        self.begin_stop(drain, savepoint=savepoint, timeout=timeout)
+        return self.wait(timeout)
+
+    def begin_stop(self, drain: bool = True, *, savepoint: str | None = None, timeout: float | None = None) -> None:
+        """As `stop`, up to where nothing can go wrong any more: the job is about to end. Raises `CheckpointFailed` if
+        it goes on, because its last checkpoint or its savepoint failed."""
         if drain and savepoint is None:
             self._driver.post(lambda master: master.drain())
         elif drain and savepoint is not None:
@@ -111,8 +122,7 @@ class Job:
             self._savepoint(savepoint, timeout, lambda master, request: master.savepoint(request), stop=True)
         else:
             self.trigger_checkpoint(timeout)
-            self._driver.post(lambda master: master.cancel())
-        return self.wait(timeout)
+            self.begin_cancel()
 
     def savepoint(self, path: str, *, aligned: bool = False, timeout: float | None = None) -> CheckpointId:
         """Takes a savepoint: a checkpoint of everything, copied to a directory of yours, from which this job or another
@@ -130,15 +140,22 @@ class Job:
         stop: bool = False,
     ) -> CheckpointId:
         answer: Future[RequestOutcome] = Future()
-        address = _absolute(path)
+        address = absolute_address(path)
+        try:
+            check_free(open_files(address))
+        except FileExistsError as error:
+            raise CheckpointFailed(str(error)) from None
         request = SavepointRequest(lambda: open_files(address), answer.set_result, aligned, stop)
         self._driver.ask(lambda master: ask(master, request))
         return _completed(answer.result(timeout))
 
     def cancel(self) -> None:
         """Ends the job at once. What was committed stays; started again, it goes on from its last checkpoint."""
-        self._driver.post(lambda master: master.cancel())
+        self.begin_cancel()
         self._ended.wait()
+
+    def begin_cancel(self) -> None:
+        self._driver.post(lambda master: master.cancel())
 
     def trigger_checkpoint(self, timeout: float | None = None) -> CheckpointId:
         """Takes a checkpoint now and waits until it is complete. Raises `CheckpointFailed` with the reason if not."""
@@ -158,9 +175,25 @@ class Job:
             raise RescaleFailed(outcome.reason)
         return outcome
 
-    def configure(self, settings: CheckpointSettings) -> None:
-        """Changes how checkpoints are taken from now on."""
-        self._driver.ask(lambda master: master.configure(settings))
+    def configure(
+        self, settings: CheckpointSettings | None = None, **options: Unpack[CheckpointOptions]
+    ) -> CheckpointSettings:
+        """Changes how checkpoints are taken from now on, with the words of `ps.Checkpoints`: `job.configure(every="5s",
+        keep=5)`. What is not named stays as it is. Returns what holds now."""
+
+        def configure(master: Master) -> CheckpointSettings:
+            now = settings or master.settings
+            if now is None:
+                raise ValueError("the job runs without checkpoints: there is nothing to configure")
+            changed = changed_settings(now, options)
+            master.configure(changed)
+            return changed
+
+        return self._driver.ask(configure)
+
+    def settings(self) -> CheckpointSettings | None:
+        """How checkpoints are taken now; None in a job without."""
+        return self._driver.ask(lambda master: master.settings)
 
     def status(self) -> JobStatus:
         return self._driver.ask(lambda master: master.status())
@@ -185,6 +218,9 @@ class Job:
         self._driver.wait()
         self._seconds = time.monotonic() - self._started
         self._deployment.close()
+        self._over.set()
+        if self._door is not None:
+            self._door.close()
         self._ended.set()
 
 
@@ -209,7 +245,7 @@ def start_job(
     check_slots(session, graph.slots, runtime.spares)
     store = None
     if checkpoints and directory:
-        directory = _absolute(directory)
+        directory = absolute_address(directory)
         store = CheckpointStore(open_files(directory), graph.name, checkpoints.keep)
     host, bind = _master_host(session)
     secret = secrets.token_bytes(32)
@@ -234,7 +270,7 @@ def start_job(
         gave_up=lambda reason: driver.post(lambda master: master.broke(ErrorReport(reason, retriable=False))),
     )
     driver.start(deployment.need)
-    return Job(graph.name, driver, deployment, lambda slots: check_slots(session, slots, runtime.spares))
+    return Job(graph.name, directory, driver, deployment, lambda slots: check_slots(session, slots, runtime.spares))
 
 
 def _master_host(session: SparkSession) -> tuple[str, str]:
@@ -252,7 +288,7 @@ def _origin(restore: CheckpointId | str | None, claim: bool) -> CheckpointId | R
         if claim:
             raise ValueError("claim=True goes with restore='path of a savepoint': that is what the job then owns")
         return restore
-    address = _absolute(restore)
+    address = absolute_address(restore)
     return RestoreElsewhere(lambda: find_snapshot(address), claim)
 
 
@@ -260,11 +296,6 @@ def _completed(outcome: RequestOutcome) -> CheckpointId:
     if outcome.checkpoint is None:
         raise CheckpointFailed(outcome.reason)
     return outcome.checkpoint
-
-
-def _absolute(directory: str) -> str:
-    """Workers have working directories of their own."""
-    return directory if urlsplit(directory).scheme else str(Path(directory).resolve())
 
 
 def _story(job: str, outcome: JobOutcome) -> str:

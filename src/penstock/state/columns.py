@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ import pyarrow as pa
 
 from penstock.core.handles import KeyGroupRange
 from penstock.core.ids import Cut, Uid
+from penstock.kernels.gathering import gathered
 from penstock.state.frozen import FrozenArrays
 from penstock.state.index import DictIndex, Found, KeyIndex, Slots, suited_index
 from penstock.state.keys import KeyColumns
@@ -128,13 +130,19 @@ class ColumnState:
         arrays = [array for values in self._values.values() for array in values.arrays]
         counts = {name: len(values.arrays) for name, values in self._values.items()}
         if slots is not None and len(slots) <= COPIED:
-            copies = [array[slots] for array in arrays]
-            return partial(self._encode, self._index.captured(), slots, counts, lambda place, rows: copies[place][rows])
+            copies = [gathered(array, slots) for array in arrays]
+            return partial(
+                self._encode,
+                self._index.captured(),
+                slots,
+                counts,
+                lambda rows: [gathered(copy, rows) for copy in copies],
+            )
         frozen = FrozenArrays(arrays, len(self._index))
         self._frozen.append(weakref.ref(frozen))
 
-        def read(place: int, rows: Rows) -> npt.NDArray[Any]:
-            return frozen.values(place, rows if slots is None else slots[rows])
+        def read(rows: Rows) -> list[npt.NDArray[Any]]:
+            return frozen.values(rows if slots is None else slots[rows])
 
         return partial(self._encode, self._index.captured(), slots, counts, read)
 
@@ -143,17 +151,16 @@ class ColumnState:
         key_columns: Callable[[Slots | None], list[pa.Array]],
         slots: Slots | None,
         counts: Mapping[str, int],
-        read: Callable[[int, Rows], npt.NDArray[Any]],
+        read: Callable[[Rows], list[npt.NDArray[Any]]],
     ) -> Iterable[Buffer]:
         """On any thread: touches nothing that changes. `counts`: how many arrays each column had; `read` gives some
-        rows of one of all these arrays."""
+        rows of all these arrays."""
 
         def of_rows(rows: Rows) -> list[pa.Array]:
-            place, columns = 0, []
+            arrays, columns = iter(read(rows)), []
             for name, count in counts.items():
-                values, *seen = (read(place + number, rows) for number in range(count))
+                values, *seen = islice(arrays, count)
                 columns.append(self._values[name].frozen_results(values, seen[0] if seen else None))
-                place += count
             return columns
 
         types = {name: values.type for name, values in self._values.items()}

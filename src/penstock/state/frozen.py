@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.kernels.gathering import gathered
+
 Array = npt.NDArray[Any]
 Slots = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
@@ -42,10 +44,11 @@ class FrozenArrays:
             aside[old] = array[old]
         self._announced[old] = True
 
-    def values(self, place: int, slots: Slots) -> Array:
-        """Of one of the arrays the values of some slots."""
-        copied: Array = self._arrays[place][slots]
-        changed = self._announced[slots]
+    def values(self, slots: Slots) -> list[Array]:
+        """Of every array the values of some slots."""
+        copied = [gathered(array, slots) for array in self._arrays]
+        changed = gathered(self._announced, slots)
         if changed.any():
-            copied[changed] = self._aside[place][slots[changed]]
+            for values, aside in zip(copied, self._aside, strict=True):
+                values[changed] = aside[slots[changed]]
         return copied

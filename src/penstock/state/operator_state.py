@@ -25,17 +25,15 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Generic, TypeVar, Unpack
 
-import msgspec
-import pyarrow as pa
-
 from penstock.core.handles import PartKind
 from penstock.core.ids import Uid
-from penstock.state.codec import Codec, codec_for, encode_in_runs
+from penstock.state.codec import Codec, codec_for
 from penstock.state.conversion import Incompatible
 from penstock.state.declare import Options, StateOptions
 from penstock.state.errors import UnsupportedType
 from penstock.state.evolution import Evolution
-from penstock.state.parts import Buffer, CapturedPart, RestoredPart
+from penstock.state.operator_parts import OperatorStateHeader, encode_part, read_part
+from penstock.state.parts import CapturedPart, RestoredPart
 from penstock.state.schema import Description
 from penstock.state.tables import FORMAT_VERSION, StateMismatch
 
@@ -43,20 +41,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_METADATA = b"penstock.state"
 _VALUE, _KEY = "value", "key"
-
-
-class OperatorStateHeader(msgspec.Struct, frozen=True):
-    """What a part says about itself."""
-
-    version: int
-    kind: str
-    name: str
-    description: Description
-    parallelism: int
-    """Of the writer."""
-    key: Description | None = None
 
 
 # ---- as a function uses it ----
@@ -197,7 +182,7 @@ class OperatorListDeclaration(OperatorStateDeclaration):
     def capture(self, function: Any, parallelism: int) -> CapturedPart:
         items = _copied(self._codec, function.__dict__[self.name].value)
         header = OperatorStateHeader(FORMAT_VERSION, self.kind, self.name, self.description, parallelism)
-        return CapturedPart(self.name, self.part_kind, lambda: _encode(header, {_VALUE: (self._codec, items)}))
+        return CapturedPart(self.name, self.part_kind, lambda: encode_part(header, {_VALUE: (self._codec, items)}))
 
     def restore(self, function: Any, uid: Uid, parts: Sequence[RestoredPart], subtask: int, parallelism: int) -> None:
         read = [(part.subtask, *self._items(uid, part)) for part in sorted(parts, key=lambda part: part.subtask)]
@@ -209,7 +194,7 @@ class OperatorListDeclaration(OperatorStateDeclaration):
         function.__dict__[self.name].value = mine
 
     def _items(self, uid: Uid, part: RestoredPart) -> tuple[OperatorStateHeader, list[Any]]:
-        header, table = _read(part)
+        header, table = read_part(part)
         self.check(uid, header.kind, header.description)
         decode = self._evolution.decoder(header.kind, header.description, 0)
         return header, [item for chunk in table.column(_VALUE).chunks for item in decode(chunk)]
@@ -238,7 +223,7 @@ class OperatorBroadcastDeclaration(OperatorListDeclaration):
             FORMAT_VERSION, self.kind, self.name, self.description, parallelism, self._key_codec.description
         )
         columns = {_KEY: (self._key_codec, list(entries)), _VALUE: (self._codec, values)}
-        return CapturedPart(self.name, self.part_kind, lambda: _encode(header, columns))
+        return CapturedPart(self.name, self.part_kind, lambda: encode_part(header, columns))
 
     def restore(self, function: Any, uid: Uid, parts: Sequence[RestoredPart], subtask: int, parallelism: int) -> None:
         assert self._key_codec is not None
@@ -253,7 +238,7 @@ class OperatorBroadcastDeclaration(OperatorListDeclaration):
                 raise StateMismatch(
                     keys.mismatch(uid, f"{self.name} (its keys)", header.kind, header.key, reason)
                 ) from None
-            column = _read(part)[1].column(_KEY)
+            column = read_part(part)[1].column(_KEY)
             decoded = [key for chunk in column.chunks for key in decode(chunk)]
             function.__dict__[self.name].value = dict(zip(decoded, values, strict=True))
 
@@ -353,34 +338,8 @@ def operator_states_of(cls: type) -> list[OperatorStateDeclaration]:
     return list(found.values())
 
 
-# ---- as a part ----
 def _copied(codec: Codec, items: Sequence[Any]) -> list[Any]:
     return list(items) if codec.copy is None else list(map(codec.copy, items))
-
-
-def _encode(header: OperatorStateHeader, columns: Mapping[str, tuple[Codec, list[Any]]]) -> Sequence[Buffer]:
-    arrays = {name: encode_in_runs(codec, values) for name, (codec, values) in columns.items()}
-    schema = pa.schema(
-        [pa.field(name, values.type) for name, values in arrays.items()], {_METADATA: msgspec.json.encode(header)}
-    )
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
-        writer.write_table(pa.Table.from_arrays(list(arrays.values()), schema=schema))
-    return (memoryview(sink.getvalue()),)
-
-
-def _read(part: RestoredPart) -> tuple[OperatorStateHeader, pa.Table]:
-    table = pa.ipc.open_file(pa.py_buffer(part.read())).read_all()
-    metadata = (table.schema.metadata or {}).get(_METADATA)
-    if metadata is None:
-        raise StateMismatch(f"the part {part.name!r} of subtask {part.subtask} holds no operator state")
-    version = msgspec.json.decode(metadata)["version"]
-    if version != FORMAT_VERSION:
-        raise StateMismatch(
-            f"the state {part.name!r} is stored in format {version}, but this Penstock reads format {FORMAT_VERSION}: "
-            "restore it with the version of Penstock that wrote it, or with a newer one"
-        )
-    return msgspec.json.decode(metadata, type=OperatorStateHeader), table
 
 
 # ---- the public names ----

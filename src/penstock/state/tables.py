@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.handles import KeyGroupRange
+from penstock.kernels.gathering import taken
 from penstock.kernels.partition import rows_by_group
 from penstock.state.keys import KeyColumns
 from penstock.state.parts import Buffer, RestoredPart
@@ -69,8 +70,7 @@ def encode_table(
     arrays = [values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values for values in columns.values()]
 
     def of_rows(rows: Rows) -> list[pa.Array]:
-        taken = pa.array(rows)
-        return [array.take(taken) for array in arrays]
+        return [taken(array, rows) for array in arrays]
 
     return encode_rows(kind, name, description, keys, total_groups, key_columns, types, of_rows)
 
@@ -96,7 +96,7 @@ def encode_rows(
         for start in range(0, len(key_columns[0]), _ROWS_PER_BATCH):
             key = [column.slice(start, _ROWS_PER_BATCH) for column in key_columns]
             rows, groups = rows_by_group(keys.hashes(key), total_groups)
-            key = [column.take(pa.array(rows)) for column in key]
+            key = [taken(column, rows) for column in key]
             columns = [pa.array(groups), *key, *of_rows(rows + np.int32(start))]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
             yield from outlet.taken()

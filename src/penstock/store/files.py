@@ -36,16 +36,24 @@ class FileWriter(Protocol):
         ...
 
 
-class Files(Protocol):
-    def open_write(self, path: str) -> FileWriter:
-        """Opens a file for writing piece by piece, under its own name: for places that nobody reads before they are
-        told to. Replaces an older one; makes missing directories. A crash may leave a part of it, which `list`
-        shows."""
-        ...
+class DataFiles(Protocol):
+    """As much as writing snapshots needs."""
 
     def write(self, path: str, chunks: Iterable[Buffer]) -> int:
         """Writes a whole file durably and visible all at once (temporary name, fsync, rename); replaces an older one.
         Makes missing directories. Returns the bytes written."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """No error if it does not exist."""
+        ...
+
+
+class Files(DataFiles, Protocol):
+    def open_write(self, path: str) -> FileWriter:
+        """Opens a file for writing piece by piece, under its own name: for places that nobody reads before they are
+        told to. Replaces an older one; makes missing directories. A crash may leave a part of it, which `list`
+        shows."""
         ...
 
     def create(self, path: str, content: bytes) -> None:
@@ -56,10 +64,6 @@ class Files(Protocol):
 
     def list(self, directory: str) -> Sequence[FileInfo]:
         """Every file below the directory, at any depth; empty if there is none. Temporary files are not listed."""
-        ...
-
-    def delete(self, path: str) -> None:
-        """No error if it does not exist."""
         ...
 
     def move(self, source: str, target: str) -> None:

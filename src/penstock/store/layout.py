@@ -3,6 +3,7 @@
     penstock.json                                                   whose directory this is
     log/0000000001.json                                             the log of claims and completions
     checkpoints/<id>/g<generation>-a<attempt>-<chain>-<index>-<ticket>.data
+    checkpoints/<id>/g<generation>-a<attempt>.w<slot>-<ticket>-<number>.data   shared by the subtasks of a worker
     checkpoints/<id>/g<generation>-adopted-<number>.data            of one that began elsewhere (see savepoints)
     checkpoints/<id>/g<generation>.committables                     only if there are any
     checkpoints/<id>/g<generation>.json                             the metadata
@@ -26,7 +27,7 @@ CHECKPOINTS = "checkpoints"
 STATISTICS = "statistics"
 
 _LOG_ENTRY = re.compile(r"log/(\d{10,})\.json")
-_CHECKPOINT_FILE = re.compile(r"checkpoints/(\d+)/g(\d+)(?:-a(\d+)-.+|[-.].+)")
+_CHECKPOINT_FILE = re.compile(r"checkpoints/(\d+)/g(\d+)(?:-a(\d+)[-.].+|[-.].+)")
 _STATISTICS_FILE = re.compile(r"statistics/g(\d+)-(\d+)\.jsonl")
 _LONGEST_CHAIN = 100
 
@@ -59,6 +60,13 @@ def data_path(
 ) -> str:
     name = f"g{generation}-a{attempt}-{_safe(subtask.chain)}-{subtask.index}-{ticket}.data"
     return f"{checkpoint_directory(checkpoint)}/{name}"
+
+
+def shared_path(
+    checkpoint: CheckpointId, generation: Generation, attempt: Attempt, slot: int, ticket: int, number: int
+) -> str:
+    """Of the n-th file that the subtasks of the worker in a slot share. No `data_path` has a dot there."""
+    return f"{checkpoint_directory(checkpoint)}/g{generation}-a{attempt}.w{slot}-{ticket}-{number}.data"
 
 
 def part_path(directory: str, handle: PartHandle) -> str:

@@ -24,7 +24,9 @@ from penstock.store.files import FileInfo
 STALE_AFTER = 3600.0
 """Seconds after which a temporary file has no writer any more: every write touches it, and no single write takes so
 long."""
-_BUFFER = 1 << 20
+_BUFFER = 64 << 10
+"""Larger chunks are not copied into it but written at once."""
+_BEGIN_EVERY = 16 << 20
 _TEMPORARY_PREFIX, _TEMPORARY_SUFFIX = ".penstock-", ".tmp"
 
 _ADVICE = {
@@ -57,8 +59,7 @@ class LocalFiles:
     def write(self, path: str, chunks: Iterable[Buffer]) -> int:
         goal = self._absolute(path)
         with _explained("write", goal), _temporary(goal) as (file, temporary):
-            for chunk in chunks:
-                file.write(chunk)
+            _fill(file, chunks)
             size = _flush(file)
             os.replace(temporary, goal)
             _flush_directory(os.path.dirname(goal))
@@ -219,6 +220,24 @@ def _make_directory(directory: str) -> None:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from None
     else:
         _flush_directory(parent)
+
+
+def _fill(file: BinaryIO, chunks: Iterable[Buffer]) -> None:
+    """Lets the disk begin with what is there while the rest is still being made, so that little is left to flush."""
+    written = begun = 0
+    for chunk in chunks:
+        written += file.write(chunk)
+        if written - begun >= _BEGIN_EVERY:
+            _begin_writing(file, begun, written - begun)
+            begun = written
+
+
+def _begin_writing(file: BinaryIO, start: int, length: int) -> None:
+    """What the advice is for is to free the memory of these pages. They are dirty, so Linux starts writing them back
+    instead, does not wait for it, and keeps them."""
+    if hasattr(os, "posix_fadvise"):  # not on macOS
+        with contextlib.suppress(OSError):  # it is only advice
+            os.posix_fadvise(file.fileno(), start, length, os.POSIX_FADV_DONTNEED)
 
 
 def _flush(file: BinaryIO) -> int:

@@ -1,53 +1,87 @@
-"""Parts of a snapshot as files: one data file per subtask and write, its parts one after another, a checksum on
-each."""
+"""Parts of a snapshot as files: parts one after another, a checksum on each. A file holds what one subtask writes at
+once, or several of a worker if it is little."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Protocol
+
+from zlib_ng.zlib_ng import crc32
 
 from penstock.core.handles import PartHandle
 from penstock.core.ids import Uid
 from penstock.state.parts import Buffer, CapturedPart, RestoredPart
 from penstock.store.ahead import ahead
 from penstock.store.errors import CorruptCheckpoint
-from penstock.store.files import Files
+from penstock.store.files import DataFiles, Files
 from penstock.store.layout import part_path
 
-__all__ = ["CorruptCheckpoint", "reader", "restored", "write_parts"]
+__all__ = ["CorruptCheckpoint", "EncodedParts", "LargeParts", "encode_parts", "reader", "restored", "write_parts"]
 
 
-def write_parts(
-    files: Files, path: str, parts: Mapping[Uid, Sequence[CapturedPart]], inline: int = 0
-) -> list[PartHandle]:
-    """Encodes the parts and writes them to one file (see `layout.data_path`); no file if there are no parts, or if all
-    of them together have no more than `inline` bytes: then the handles hold them.
+@dataclass(frozen=True, slots=True)
+class EncodedParts:
+    """Parts that are encoded but not written: a few bytes."""
 
-    Parts are encoded one by one while the file is written, so that only one of them is in memory in its encoded form.
-    """
+    chunks: Sequence[Buffer]
+    handles: Sequence[PartHandle]
+    """As if the chunks were a file."""
+    size: int
+
+    def inlined(self) -> list[PartHandle]:
+        """The handles with the bytes in them."""
+        whole = b"".join(self.chunks)
+        return [replace(handle, offset=0, inline=whole[handle.offset : _end(handle)]) for handle in self.handles]
+
+    def placed(self, path: str, offset: int) -> list[PartHandle]:
+        """The handles for the case that the chunks begin at this place of a file."""
+        return _placed(self.handles, path, offset)
+
+
+class LargeParts:
+    """Parts whose encoding has begun. The rest is encoded while the file is written, one part after another, so that
+    only a little of them is in memory in its encoded form."""
+
+    def __init__(self, chunks: Iterator[Buffer], handles: Sequence[PartHandle]) -> None:
+        self._chunks, self._handles = chunks, handles
+
+    def write(self, files: DataFiles, path: str) -> list[PartHandle]:
+        files.write(path, self._chunks)
+        return _placed(self._handles, path, 0)
+
+
+def encode_parts(parts: Mapping[Uid, Sequence[CapturedPart]], small: int) -> EncodedParts | LargeParts:
+    """Encodes the parts as far as they have no more than `small` bytes together; where they go is left to the
+    caller."""
     handles: list[PartHandle] = []
-    if not any(parts.values()):
-        return handles
-    content = _encoded(parts, path.rpartition("/")[2], handles)
+    content = _encoded(parts, handles)
     first: list[Buffer] = []
     size = 0
     for chunk in content:
         first.append(chunk)
         size += memoryview(chunk).nbytes
-        if size > inline:
-            files.write(path, chain(first, content))
-            return handles
-    whole = b"".join(first)
-    return [_inlined(handle, whole) for handle in handles]
+        if size > small:
+            return LargeParts(chain(first, content), handles)
+    return EncodedParts(first, handles, size)
 
 
-def _inlined(handle: PartHandle, whole: bytes) -> PartHandle:
-    return replace(handle, path="", offset=0, inline=whole[handle.offset : _end(handle)])
+def write_parts(
+    files: DataFiles, path: str, parts: Mapping[Uid, Sequence[CapturedPart]], inline: int = 0
+) -> list[PartHandle]:
+    """Encodes the parts and writes them to one file (see `layout.data_path`); no file if there are no parts, or if all
+    of them together have no more than `inline` bytes: then the handles hold them."""
+    encoded = encode_parts(parts, inline)
+    return encoded.inlined() if isinstance(encoded, EncodedParts) else encoded.write(files, path)
 
 
-def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], name: str, handles: list[PartHandle]) -> Iterator[Buffer]:
+def _placed(handles: Sequence[PartHandle], path: str, offset: int) -> list[PartHandle]:
+    name = path.rpartition("/")[2]
+    return [replace(handle, path=name, offset=offset + handle.offset) for handle in handles]
+
+
+def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], handles: list[PartHandle]) -> Iterator[Buffer]:
     """Yields the file's content and adds a handle for each part that has been yielded whole."""
     offset = 0
     for uid, captured in parts.items():
@@ -55,21 +89,31 @@ def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], name: str, handles: li
             crc, length = 0, 0
             for chunk in ahead(part.encode()):
                 view = memoryview(chunk).cast("B")
-                crc = zlib.crc32(view, crc)
+                crc = crc32(view, crc)
                 length += view.nbytes
                 yield view
-            where = (name, offset, length, crc)
+            where = ("", offset, length, crc)
             handles.append(
                 PartHandle(uid, part.name, part.kind, *where, part.key_groups, part.channel, piece=part.piece)
             )
             offset += length
 
 
-def reader(files: Files, directory: str, handle: PartHandle) -> Callable[[], memoryview]:
+class Copies(Protocol):
+    """Where some data files can be read more cheaply than from the store."""
+
+    def read(self, path: str, handle: PartHandle) -> memoryview | None:
+        """The part, verified; None if it must be read from the store."""
+        ...
+
+
+def reader(files: Files, directory: str, handle: PartHandle, copies: Copies | None = None) -> Callable[[], memoryview]:
     """Reads one part when called, and verifies it. `directory` is the checkpoint's, relative to the root of `files`."""
     path = part_path(directory, handle) if handle.inline is None else f"the metadata of {directory}"
 
     def read() -> memoryview:
+        if copies is not None and handle.inline is None and (copy := copies.read(path, handle)) is not None:
+            return copy
         what = f"part {handle.name!r} of operator {handle.uid!r} (bytes {handle.offset} to {_end(handle)})"
         try:
             content = _bytes_of(files, path, handle)
@@ -77,7 +121,7 @@ def reader(files: Files, directory: str, handle: PartHandle) -> Callable[[], mem
             raise CorruptCheckpoint(path, f"the file is missing; it holds {what}") from error
         if len(content) != handle.length:
             raise CorruptCheckpoint(path, f"the file is too short: {what} has only {len(content)} bytes left")
-        crc = zlib.crc32(content)
+        crc = crc32(content)
         if crc != handle.crc32:
             raise CorruptCheckpoint(path, f"{what} has checksum {crc:08x}, but {handle.crc32:08x} was written")
         return content
@@ -89,9 +133,11 @@ def _bytes_of(files: Files, path: str, handle: PartHandle) -> memoryview:
     return files.read(path, handle.offset, handle.length) if handle.inline is None else memoryview(handle.inline)
 
 
-def restored(files: Files, directory: str, writer: int, handle: PartHandle) -> tuple[Uid, RestoredPart]:
+def restored(
+    files: Files, directory: str, writer: int, handle: PartHandle, copies: Copies | None = None
+) -> tuple[Uid, RestoredPart]:
     """A part as it is given back to its operator; it is read when the operator asks for it."""
-    read = reader(files, directory, handle)
+    read = reader(files, directory, handle, copies)
     part = RestoredPart(
         handle.name,
         handle.kind,

@@ -2,6 +2,7 @@
 
     savepoint.json      the metadata of the checkpoint; written last, it makes the savepoint complete
     data/<n>.data       the data files that it names
+    committables        only if it was made offline from a checkpoint whose output may still have to be committed
 
 A savepoint is a complete checkpoint of its job, copied out after its output was committed: it names no committables,
 and refers to nothing outside. The other way round, a job that begins from a savepoint, or from a retained checkpoint of
@@ -12,20 +13,32 @@ its own directory alone: it does not matter what becomes of the savepoint, or of
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.core.handles import PartHandle
-from penstock.core.ids import CheckpointId
+from penstock.core.ids import CheckpointId, Uid
 from penstock.core.record import CheckpointRecord, SubtaskRecord
 from penstock.state.parts import Buffer
 from penstock.store import layout
-from penstock.store.documents import Metadata, seal, to_metadata, to_record, unseal
+from penstock.store.documents import (
+    CommittablesFile,
+    Metadata,
+    decode_committables,
+    encode_committables,
+    seal,
+    to_metadata,
+    to_record,
+    unseal,
+)
 from penstock.store.errors import CorruptCheckpoint
 from penstock.store.files import Files
 from penstock.store.opening import open_files
 
 METADATA = "savepoint.json"
+_COMMITTABLES = "committables"
+_DATA = "data"
 _CHUNK = 8 << 20
 _RETAINED = re.compile(r"(?P<job>.*)/checkpoints/(?P<id>\d+)/?")
 _ADVICE = "Nothing was restored. Copy the savepoint again, or choose another one"
@@ -51,10 +64,30 @@ class NoSnapshot(Exception):
 # ---- out ----
 def write_savepoint(source: Files, directory: str, record: CheckpointRecord, target: Files) -> None:
     """Copies a complete checkpoint out. Raises `FileExistsError` if there is a savepoint already."""
+    check_free(target)
+    moved = copy_parts(source, directory, record, target, data_path)
+    seal_savepoint(target, replace(moved, committables={}))
+
+
+def data_path(number: int) -> str:
+    """Of the n-th data file of a savepoint."""
+    return f"{_DATA}/{number}.data"
+
+
+def seal_savepoint(target: Files, record: CheckpointRecord) -> None:
+    """Makes the savepoint complete; its data files are there already."""
+    committables = None
+    if any(record.committables.values()):
+        content = encode_committables(record.committables)
+        target.write(_COMMITTABLES, [content])
+        committables = CommittablesFile(_COMMITTABLES, len(content), zlib.crc32(content))
+    target.create(METADATA, seal(to_metadata(record, committables)))
+
+
+def check_free(target: Files) -> None:
+    """Raises `FileExistsError` if there is a savepoint already."""
     if target.exists(METADATA):
         raise FileExistsError(f"there is a savepoint already ({METADATA}): give every savepoint a directory of its own")
-    moved = copy_parts(source, directory, record, target, lambda number: f"data/{number}.data")
-    target.create(METADATA, seal(to_metadata(replace(moved, committables={}), None)))
 
 
 def copy_parts(
@@ -122,8 +155,13 @@ def retained(files: Files, checkpoint: CheckpointId | None, address: str) -> Sna
 
 def read_savepoint(files: Files, address: str) -> Snapshot:
     """Verifies the metadata and that all files are there in their full length."""
-    record = to_record(unseal(METADATA, files.read(METADATA), Metadata), {})
-    sizes = {file.path: file.size for file in files.list("data")}
+    metadata = unseal(METADATA, files.read(METADATA), Metadata)
+    committables: Mapping[Uid, Sequence[bytes]] = {}
+    if metadata.committables is not None:
+        path = metadata.committables.path
+        committables = decode_committables(f"{address}/{path}", files.read(path), metadata.committables)
+    record = to_record(metadata, committables)
+    sizes = {file.path: file.size for file in files.list(_DATA)}
     for handle in _handles(record):
         size = sizes.get(handle.path)
         if size is None:
@@ -137,7 +175,7 @@ def read_savepoint(files: Files, address: str) -> Snapshot:
 def remove_savepoint(snapshot: Snapshot) -> None:
     """Its metadata first: what is half removed is no savepoint any more."""
     snapshot.files.delete(METADATA)
-    for path in {handle.path for handle in _handles(snapshot.record)}:
+    for path in {_COMMITTABLES, *(handle.path for handle in _handles(snapshot.record))}:
         snapshot.files.delete(path)
 
 

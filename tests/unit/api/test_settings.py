@@ -85,3 +85,11 @@ def test_a_bad_pipeline_setting_is_refused_where_it_is_written(options, message)
     with pytest.raises(ps.PipelineError) as error:
         ps.Pipeline(**{"name": "job", **options})
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "finer", "meant"), [("auto", None, None), ("auto", True, True), (True, None, True), (False, True, False)]
+)
+def test_local_copies_are_as_the_pipeline_says_or_else_as_the_finer_settings_do(said, finer, meant):
+    pipeline = ps.Pipeline("orders", local_copies=said, runtime=ps.RuntimeSettings(local_copies=finer))
+    assert pipeline._runtime.local_copies is meant

@@ -30,3 +30,26 @@ def test_a_worker_without_a_slot_releases_nothing():
     slots = Slots(1)
     slots.fill([A])
     assert slots.release(B) is None and slots.of(B) is None and slots.of(A) == 0
+
+
+def on_hosts(slots: Slots, **hosts: str) -> Slots:
+    for worker, host in hosts.items():
+        slots.locate(WorkerId(worker), host)
+    return slots
+
+
+def test_a_lost_ones_slot_goes_to_a_worker_of_the_same_host_before_all_others():
+    slots = on_hosts(Slots(2), a="here", b="there", c="there", d="here")
+    slots.fill([A, B])
+    slots.release(A)
+    slots.release(B)
+    slots.fill([C, D])
+    assert slots.holders == (D, C)
+
+
+def test_a_slot_goes_to_another_host_rather_than_to_nobody():
+    slots = on_hosts(Slots(1), a="here", b="there")
+    slots.fill([A])
+    slots.release(A)
+    slots.fill([B])
+    assert slots.holders == (B,)

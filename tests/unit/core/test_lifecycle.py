@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.ids import Attempt, WorkerId
-from penstock.core.lifecycle import (
+from penstock.core.lifecycle import JobLifecycle
+from penstock.core.orders import (
     AttemptEnded,
     DeployAttempt,
     DisconnectWorker,
     Failure,
-    Instruction,
     JobEnded,
-    JobLifecycle,
     JobState,
     NeedWorkers,
+    Order,
     Prepare,
     ResetWorker,
     ShutdownWorker,
@@ -37,7 +37,7 @@ class Drive:
     def __init__(self, restarts: RestartSettings = THREE_AT_ONCE, **settings: Any) -> None:
         self.now = 10.0
         self.job = JobLifecycle(2, RuntimeSettings(**settings), restarts.strategy())
-        self.did: list[Instruction] = []
+        self.did: list[Order] = []
         self.event("begin")
 
     def event(self, name: str, *arguments: Any) -> Drive:

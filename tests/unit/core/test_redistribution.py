@@ -11,6 +11,7 @@ from tests.unit.core.test_restore import GRAPH, HASH, READ, TOTAL, finishing, gi
 
 from penstock.core.handles import PartHandle, PartKind
 from penstock.core.ids import RECOVERED, ChannelId, EdgeId, SubtaskId
+from penstock.core.keygroups import range_of
 from penstock.core.record import CheckpointRecord, EdgeRecord, GraphRecord
 from penstock.core.restore import TASK_PART, as_restored, plan_restore
 
@@ -168,3 +169,37 @@ def test_no_key_group_in_flight_is_forgotten(senders: int, old: int, new_senders
         kept = [part for s in range(new_senders) for _, part in plan[SubtaskId(READ, s)].handles]
         outputs = [part for part in kept if part.channel and part.channel.target == former]
         assert len(parts) + len(outputs) == 2 * senders
+
+
+# ---- more key groups ----
+def raised(taken: CheckpointRecord, key_groups: int) -> CheckpointRecord:
+    """The checkpoint after `penstock rehash`."""
+    graph = replace(taken.graph, key_groups=key_groups, dealt_groups=taken.graph.key_groups)
+    return replace(taken, graph=graph)
+
+
+@given(former=st.integers(0, 7), more=st.integers(1, 8), parallelism=st.integers(1, 130))
+def test_raised_groups_move_keys_exactly_where_the_ranges_of_subtasks_differ(
+    former: int, more: int, parallelism: int
+) -> None:
+    graph = GraphRecord("job", 1 << former + more, (), (), dealt_groups=1 << former)
+    now = [range_of(graph.key_groups, parallelism, index) for index in range(parallelism)]
+    written = [graph.written_range(parallelism, index) for index in range(parallelism)]
+    assert graph.moves_keys(parallelism) == (written != now)
+    assert (written[0].start, written[-1].end) == (0, graph.key_groups)
+
+
+def test_at_the_same_size_subtasks_that_keep_their_keys_keep_their_channels() -> None:
+    taken = raised(in_flight(replace(wide(2, 4), key_groups=16)), 128)
+    plan = plan_restore(taken, replace(wide(2, 4), key_groups=128))
+    assert not plan[SubtaskId(TOTAL, 0)].reshaped and not plan[SubtaskId(TOTAL, 0)].former
+
+
+def test_at_the_same_size_subtasks_whose_keys_move_replay_what_others_had_in_flight() -> None:
+    """Of 16 groups the three had 6, 5 and 5; of 128 they have 43, 43 and 42, so that [43, 48) of the first move on."""
+    taken = raised(in_flight(replace(wide(3, 3), key_groups=16)), 128)
+    into = replace(wide(3, 3), key_groups=128)
+    plan = plan_restore(taken, into)
+    assert plan[SubtaskId(TOTAL, 1)].reshaped == (EdgeId(0),) and plan[SubtaskId(TOTAL, 1)].former == 3
+    targets = {index: {name.partition("-")[2] for name, _ in replays(taken, into, index)} for index in range(3)}
+    assert targets == {0: {"0"}, 1: {"0", "1"}, 2: {"1", "2"}}

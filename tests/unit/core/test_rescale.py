@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from tests.unit.core.test_coordinator import TOPOLOGY, Drive
 
-from penstock.core import lifecycle as life
+from penstock.core import orders
 from penstock.core.assignment import Slots
 from penstock.core.barrier import Mode, Purpose
 from penstock.core.ids import Attempt, WorkerId
 from penstock.core.instructions import SendAbort, SendTrigger
-from penstock.core.lifecycle import JobLifecycle, JobState
+from penstock.core.lifecycle import JobLifecycle
+from penstock.core.orders import JobState
 from penstock.core.restarts import FixedDelay
 from penstock.core.settings import RuntimeSettings
 
@@ -37,14 +38,14 @@ def test_more_slots_are_added_at_the_end_and_the_highest_ones_go_first() -> None
 
 def test_workers_for_a_larger_job_come_while_it_runs() -> None:
     job = running(A, B)
-    assert job.expect(1.0, 3) == [life.NeedWorkers(3)]
+    assert job.expect(1.0, 3) == [orders.NeedWorkers(3)]
     assert job.registered(2.0, C) == [] and job.state is JobState.RUNNING
     told = job.rescale(3.0, 3)
-    assert told[0] == life.AttemptEnded(Attempt(1), None)
-    assert [i.worker for i in told if isinstance(i, life.ResetWorker)] == [A, B]
+    assert told[0] == orders.AttemptEnded(Attempt(1), None)
+    assert [i.worker for i in told if isinstance(i, orders.ResetWorker)] == [A, B]
     job.prepared(3.0, Attempt(2))
     job.idle(3.0, A, Attempt(1))
-    assert job.idle(3.0, B, Attempt(1)) == [life.DeployAttempt(Attempt(2), (A, B, C))]
+    assert job.idle(3.0, B, Attempt(1)) == [orders.DeployAttempt(Attempt(2), (A, B, C))]
     assert job.restarts == 0
     job.validate()
 
@@ -52,10 +53,10 @@ def test_workers_for_a_larger_job_come_while_it_runs() -> None:
 def test_workers_of_slots_that_are_gone_leave() -> None:
     job = running(A, B)
     told = job.rescale(1.0, 1)
-    assert [i.worker for i in told if isinstance(i, life.ShutdownWorker)] == [B]
+    assert [i.worker for i in told if isinstance(i, orders.ShutdownWorker)] == [B]
     assert job.lost(2.0, B, "it left") == []
     job.prepared(2.0, Attempt(2))
-    assert job.idle(2.0, A, Attempt(1)) == [life.DeployAttempt(Attempt(2), (A,))]
+    assert job.idle(2.0, A, Attempt(1)) == [orders.DeployAttempt(Attempt(2), (A,))]
     job.validate()
 
 
@@ -64,8 +65,8 @@ def test_workers_that_are_not_needed_after_all_are_dismissed() -> None:
     job.expect(1.0, 3)
     job.registered(2.0, C)
     told = job.dismiss_surplus(3.0)
-    assert told[0] == life.NeedWorkers(2)
-    assert [i.worker for i in told if isinstance(i, life.ShutdownWorker)] == [C]
+    assert told[0] == orders.NeedWorkers(2)
+    assert [i.worker for i in told if isinstance(i, orders.ShutdownWorker)] == [C]
     assert job.state is JobState.RUNNING and job.workers == (A, B)
 
 

@@ -14,6 +14,7 @@ from penstock.core.barrier import Mode, Purpose
 from penstock.core.handles import KeyGroupRange, PartKind
 from penstock.core.ids import Attempt, CheckpointId, SubtaskId
 from penstock.core.record import CheckpointRecord, SubtaskRecord
+from penstock.graph.errors import PipelineError
 from penstock.graph.record import graph_record
 from penstock.observe.opening import pipeline_of
 from penstock.state.parts import CapturedPart
@@ -21,6 +22,7 @@ from penstock.store import layout
 from penstock.store.checkpoints import CheckpointStore
 from penstock.store.local import LocalFiles
 from penstock.store.parts import write_parts
+from penstock.store.savepoints import NoSnapshot
 
 PROGRAM = """
 import penstock as ps
@@ -107,9 +109,32 @@ def test_inspect_takes_the_directory_of_one_checkpoint_and_speaks_to_people(dire
     assert "total: value of int, 10 bytes" in result.stdout
 
 
-def test_inspect_says_what_is_no_checkpoint_directory(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="is no checkpoint directory"):
-        run("inspect", str(tmp_path))
+@pytest.mark.parametrize("chosen", [(), ("--checkpoint", "1")])
+def test_inspect_says_what_is_no_checkpoint_directory(tmp_path: Path, chosen: tuple[str, ...]) -> None:
+    with pytest.raises(NoSnapshot, match="is no checkpoint directory"):
+        run("inspect", str(tmp_path), *chosen)
+
+
+def test_inspect_and_diff_take_a_savepoint(directory: str, tmp_path: Path) -> None:
+    saved = str(tmp_path / "saved")
+    CheckpointStore(LocalFiles(directory), "orders").export(CheckpointId(1), LocalFiles(saved))
+    code, found = run("inspect", saved)
+    assert (code, found["job"], found["savepoint"], found["state_bytes"]) == (0, "orders", True, 20)
+    assert found["duration_ms"] == 1 and found["restorable"] == []
+    assert [file["path"] for file in found["files"]] == ["data/0.data"]
+    assert (tmp_path / "saved" / "data" / "0.data").stat().st_size == 20
+    shown = CliRunner().invoke(app, ["inspect", saved], catch_exceptions=False).stdout
+    assert "savepoint of checkpoint 1 of job 'orders'" in shown and "taken in 1 ms" in shown
+    code, found = run("diff", saved, program(tmp_path))
+    assert (code, found["restorable"]) == (0, True)
+
+
+def test_inspect_tells_how_long_it_took_and_who_was_slowest(directory: str) -> None:
+    _, found = run("inspect", directory)
+    assert found["duration_ms"] == 5
+    assert {"sync_ms", "async_ms", "alignment_ms"} <= found["subtasks"]["keep[0]"]["figures"].keys()
+    shown = CliRunner().invoke(app, ["inspect", directory], catch_exceptions=False).stdout
+    assert "taken in 5 ms" in shown and "slowest subtask" in shown
 
 
 def test_diff_of_the_same_program_restores_and_nothing_was_started(directory: str, tmp_path: Path) -> None:
@@ -135,5 +160,5 @@ def test_a_program_that_only_makes_its_pipeline_is_compared_too(directory: str, 
 def test_a_program_without_a_pipeline_is_refused(tmp_path: Path) -> None:
     empty = tmp_path / "empty.py"
     empty.write_text("x = 1")
-    with pytest.raises(ValueError, match="makes no pipeline"):
+    with pytest.raises(PipelineError, match="makes no pipeline"):
         pipeline_of(str(empty))

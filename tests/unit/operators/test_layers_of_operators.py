@@ -22,9 +22,9 @@ from penstock.operators.keyed import KeyedContext, KeyedFunction
 from penstock.operators.process import ProcessOperator
 from penstock.operators.reduce import ReduceOperator
 from penstock.runtime.clock import SystemClock
-from penstock.runtime.ports import WriteId
+from penstock.runtime.ports import STATE, WriteId
 from penstock.runtime.restored import RestoredSubtask
-from penstock.runtime.statelog import STATE, Captured, Progress, StateLog
+from penstock.runtime.statelog import Captured, Progress, StateLog
 from penstock.simulation.files import MemoryFiles
 from penstock.state import declare
 from penstock.state.parts import CapturedPart
@@ -81,6 +81,9 @@ class Writer:
 
     def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
         self.waiting.append((write, parts))
+
+    def skip(self, write: WriteId) -> None:
+        """Nothing is shared here."""
 
     def drop(self, write: WriteId) -> None:
         self.dropped.append(write)

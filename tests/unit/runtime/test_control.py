@@ -14,9 +14,9 @@ from penstock.runtime.control.client import NO_ATTEMPT, ControlClient
 from penstock.runtime.control.messages import Address, Finished, Ready, Register, Reset, Shutdown, ToMaster, ToWorker
 from penstock.runtime.control.server import ControlServer
 from penstock.runtime.network.dialling import Dialler
+from penstock.runtime.network.errors import WireError
 from penstock.runtime.network.handshake import Role
 from penstock.runtime.network.streams import Stream, open_stream
-from penstock.runtime.wire import WireError
 
 SECRET = b"k" * 32
 SUBTASK = SubtaskId(ChainId("sums"), 0)

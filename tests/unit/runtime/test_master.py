@@ -7,7 +7,7 @@ from penstock.core.barrier import Purpose
 from penstock.core.causes import Cause
 from penstock.core.handles import SnapshotFigures
 from penstock.core.ids import Attempt, CheckpointId, WorkerId
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.restarts import NoRestart
 from penstock.core.settings import CheckpointSettings, RuntimeSettings
 from penstock.core.statistics import Status

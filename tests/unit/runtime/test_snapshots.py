@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from penstock.core.ids import Attempt, ChainId, CheckpointId, Generation, SubtaskId, Uid
+from penstock.core.settings import LayerSettings
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.pool import Pool
 from penstock.runtime.ports import Note, WriteFailed, WriteId, Written
-from penstock.runtime.snapshots import PooledSnapshotWriter
+from penstock.runtime.snapshots import AttemptFiles, PooledSnapshotWriter
 from penstock.state.parts import Buffer, CapturedPart, PartKind
 from penstock.store.local import LocalFiles
 from penstock.store.parts import reader
@@ -26,15 +27,10 @@ class Rig:
         self.pool = Pool("snapshots", 1)
         self.files = LocalFiles(str(directory))
         self.notes: queue.SimpleQueue[Note] = queue.SimpleQueue()
-        self.writer = PooledSnapshotWriter(
-            self.files,
-            self.pool,
-            SystemClock(),
-            Generation(2),
-            Attempt(5),
-            SubtaskId(ChainId("sums"), 1),
-            self.notes.put,
-        )
+        subtask = SubtaskId(ChainId("sums"), 1)
+        settings = LayerSettings(inline=0, shared=0)
+        around = AttemptFiles.of(self.files, self.pool, SystemClock(), Generation(2), Attempt(5), settings, [subtask])
+        self.writer = PooledSnapshotWriter(around, subtask, self.notes.put)
 
     def next(self) -> Note:
         return self.notes.get(timeout=10)

@@ -21,7 +21,7 @@ from penstock.runtime.elements import (
     Idle,
     Watermark,
 )
-from penstock.runtime.wire import WireError
+from penstock.runtime.network.errors import WireError
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("tags", pa.list_(pa.int32())), ("score", pa.float64())])
 

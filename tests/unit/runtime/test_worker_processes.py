@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.processes import Commits, ProcessJob, wait_until
+from tests.support.processes import PATIENCE, Commits, ProcessJob, wait_until
 
 import penstock as ps
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.restarts import NoRestart
-from penstock.core.settings import RuntimeSettings
+from penstock.core.settings import LayerSettings, RuntimeSettings
 from penstock.runtime.network.handshake import HandshakeError
 from penstock.runtime.worker import STUCK_EXIT, run_worker
+from penstock.store.checkpoints import CheckpointStore
+from penstock.store.opening import open_files
 
 ROWS = 4_000
 RATE = 4_000
@@ -103,6 +105,26 @@ def test_a_spare_takes_over_from_a_killed_worker(run: Any) -> None:
     assert running.drained_numbers_are_complete()
 
 
+def test_neither_survivors_nor_a_replacement_on_the_same_host_read_their_state_from_the_store(
+    run: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "local").mkdir()
+    runtime = {
+        "local_copies": True,
+        "local_directory": str(tmp_path / "local"),
+        "layers": LayerSettings(inline=0),
+    }
+    running = run(count=None, runtime=runtime)
+    running.commits.wait_for(100)
+    running.job.kill(1)
+    running.until_recovered()
+    (incident,) = running.job.driver.ask(lambda master: master.incidents())
+    assert incident.from_store == 0
+    assert incident.from_copies > 0
+    assert running.drained_numbers_are_complete()
+    assert not list((tmp_path / "local").rglob("*.data")), "the job is over"
+
+
 def test_all_workers_killed_at_once_are_replaced(run: Any) -> None:
     running = run()
     running.commits.wait_for(100)
@@ -129,6 +151,31 @@ def test_draining_commits_everything_that_was_read(run: Any) -> None:
     running.commits.wait_for(100)
     assert running.drained_numbers_are_complete()
     assert len(running.numbers()) >= 100
+
+
+def test_many_operators_with_small_state_write_few_files_for_a_checkpoint(tmp_path: Path) -> None:
+    operators, keys = 8, 2_000
+    commits = Commits()
+    pipeline = ps.Pipeline("many", parallelism=2)
+    stream = pipeline.source(ps.sources.Generator(None, {"k": lambda i: i % keys}, rate=4 * keys), uid="numbers")
+    for number in range(operators):
+        stream = stream.key_by("k").reduce(n=ps.count(), uid=f"count-{number}")
+    stream.sink(ps.sinks.Collect(on_commit=commits), uid="out")
+    layers = LayerSettings(incremental=False, inline=1_000, wait_for_others=PATIENCE)
+    job = ProcessJob(pipeline, tmp_path, runtime=RuntimeSettings(layers=layers)).start()
+    try:
+        commits.wait_for(4 * keys)
+        wait_until(lambda: job.status().completed_checkpoints >= 4)
+    finally:
+        job.close()
+    store = CheckpointStore(open_files(str(tmp_path)), "many", 3)
+    for checkpoint in store.completed():
+        files: dict[int, list[str]] = {0: [], 1: []}
+        for entry in store.load(checkpoint).subtasks:
+            files[entry.subtask.index] += [part.path for part in entry.handles if part.inline is None]
+        for slot in (0, 1):
+            assert len(files[slot]) >= operators, "their states are too large for the metadata"
+            assert len(set(files[slot])) <= 2, files
 
 
 def test_a_function_that_raises_fails_the_job_with_operator_row_and_traceback(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Final, Generic, TypeVar, get_args
 
 import msgspec
 
+from penstock.runtime.network.errors import WireError
 from penstock.runtime.network.streams import Stream
-from penstock.runtime.wire import WireError
 from penstock.state.parts import Buffer
 
 MAX_MESSAGE: Final = 256 << 20
@@ -38,7 +38,8 @@ def framed(encoded: bytes) -> Sequence[Buffer]:
 class MessageReader(Generic[Message]):
     """Reads messages of one union off one connection."""
 
-    def __init__(self, union: object):
+    def __init__(self, union: object, limit: int = MAX_MESSAGE):
+        self._limit = limit
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(union)
         self._names = ", ".join(sorted(kind.__name__ for kind in get_args(union)))
         self._length = memoryview(bytearray(_LENGTH.size))
@@ -49,8 +50,8 @@ class MessageReader(Generic[Message]):
         (length,) = _LENGTH.unpack(self._length)
         if not length:
             return None
-        if length > MAX_MESSAGE:
-            raise WireError(f"a control message of {length} bytes exceeds the limit of {MAX_MESSAGE}")
+        if length > self._limit:
+            raise WireError(f"a control message of {length} bytes exceeds the limit of {self._limit}")
         body = memoryview(bytearray(length))
         stream.read_into(body)
         try:

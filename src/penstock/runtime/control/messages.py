@@ -39,6 +39,9 @@ class Ready(_Message, frozen=True):
     """All tasks of the attempt are built, connected and restored; nothing has run yet."""
 
     attempt: Attempt
+    from_store: int = 0
+    """Bytes of state that were read from the store, where the worker keeps copies; and from those."""
+    from_copies: int = 0
 
 
 class Acknowledge(_Message, frozen=True):

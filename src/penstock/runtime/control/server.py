@@ -19,10 +19,10 @@ from penstock.core.settings import RuntimeSettings
 from penstock.runtime.control import framing
 from penstock.runtime.control.messages import Register, ToMaster, ToWorker
 from penstock.runtime.network.acceptor import Acceptor, listen_tcp
+from penstock.runtime.network.errors import WireError
 from penstock.runtime.network.handshake import Hello, Role
 from penstock.runtime.network.link import Link
 from penstock.runtime.network.streams import Stream, open_stream
-from penstock.runtime.wire import WireError
 
 _LOG: Final = logging.getLogger(__name__)
 _FAREWELL: Final = 2.0

@@ -20,12 +20,12 @@ from penstock.graph.job import JobGraph
 from penstock.runtime.control.messages import Address
 from penstock.runtime.elements import Element
 from penstock.runtime.network.dialling import Dialler
+from penstock.runtime.network.errors import WireError
 from penstock.runtime.network.frames import ElementReader, GrantReader, encode_element, encode_grant
 from penstock.runtime.network.handshake import Role
 from penstock.runtime.network.link import Link
 from penstock.runtime.network.streams import Stream, open_stream
 from penstock.runtime.ports import Arrived, Granted, Note
-from penstock.runtime.wire import WireError
 from penstock.state.parts import Buffer
 
 _LOG: Final = logging.getLogger(__name__)

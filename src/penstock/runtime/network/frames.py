@@ -14,6 +14,7 @@ from penstock.core.ids import ChannelId, EdgeId
 from penstock.graph.job import JobGraph
 from penstock.runtime import wire
 from penstock.runtime.elements import Element
+from penstock.runtime.network.errors import WireError
 from penstock.runtime.network.streams import Stream
 from penstock.state.parts import Buffer
 
@@ -43,7 +44,7 @@ class ElementReader:
         edge, source, target = _CHANNEL.unpack_from(self._head)
         kind, length = wire.read_header(self._head[_CHANNEL.size :])
         if edge >= len(self._schemas):
-            raise wire.WireError(f"an element for edge {edge}, but the job has {len(self._schemas)} edges")
+            raise WireError(f"an element for edge {edge}, but the job has {len(self._schemas)} edges")
         body = memoryview(b"")
         if length:
             body = memoryview(pa.allocate_buffer(wire.padded(length)))

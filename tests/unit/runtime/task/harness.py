@@ -199,6 +199,9 @@ class Writer:
     def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
         self.queue.append((write, parts))
 
+    def skip(self, write: WriteId) -> None:
+        """Nothing is shared here."""
+
     def drop(self, write: WriteId) -> None:
         self.dropped.append(write)
         self.queue = deque(entry for entry in self.queue if entry[0] != write)

@@ -14,7 +14,7 @@ from penstock.core.ids import CheckpointId
 from penstock.operators.base import Collector, Operator
 from penstock.runtime import channel_state
 from penstock.runtime.elements import Element, EndOfChannel, EndOfData, Watermark
-from penstock.runtime.statelog import CHANNELS, STATE
+from penstock.runtime.ports import CHANNELS, STATE
 from penstock.runtime.task import RestoredSubtask
 from penstock.state.parts import OperatorSnapshot
 

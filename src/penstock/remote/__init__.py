@@ -1,0 +1,1 @@
+"""Talking to a job that runs in another process."""
