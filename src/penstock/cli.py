@@ -205,7 +205,7 @@ def _workload(name: str, help: str) -> None:
         asked = run_of(name, keys, KeyType(key_type), skew, workers, seconds, None if every == "none" else every)
         figure = measure(asked, say=None if as_json else typer.echo)
         if as_json:
-            _print_json(figure.as_dict())
+            print_json(figure.as_dict())
         else:
             typer.echo(table(asked, figure))
 
@@ -236,7 +236,7 @@ def polars(
     made = Events(keys, key_type=KeyType(key_type), skewed=skew)
     figure = measure(made, events, rounds, say=None if as_json else typer.echo)
     if as_json:
-        _print_json(figure.as_dict())
+        print_json(figure.as_dict())
     else:
         typer.echo(table(figure))
 
@@ -256,7 +256,7 @@ def latency(
 
     figure = measure(Events(keys), rate, seconds, workers, every, say=None if as_json else typer.echo)
     if as_json:
-        _print_json(figure.as_dict())
+        print_json(figure.as_dict())
     else:
         typer.echo(table(figure))
 

@@ -20,7 +20,7 @@ import penstock as ps
 from penstock.bench.events import Events, KeyType
 from penstock.bench.workloads import WORKLOADS, pipeline
 from penstock.core.ids import WorkerId
-from penstock.core.lifecycle import JobState
+from penstock.core.orders import JobState
 from penstock.core.statistics import CheckpointStatistics, Status
 from penstock.runtime.control.messages import Figures
 

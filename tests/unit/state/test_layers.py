@@ -15,11 +15,13 @@ from penstock.state.layers import MAX_FROZEN, REMOVED, LayeredMap, Picture
 Step = tuple[str, int, int]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def small_portions() -> Iterator[None]:
-    """Merging takes several calls, so that everything else also happens in the middle of it."""
+@pytest.fixture(autouse=True, scope="module", params=[0, 3, 1 << 20], ids="copied={}".format)
+def small_portions(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Merging takes several calls, so that everything else also happens in the middle of it; pictures hold copies of no
+    map, of small ones, or of all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layers, "MERGED_AT_ONCE", 2)
+        patch.setattr(layers, "COPIED", request.param)
         yield
 
 
@@ -128,7 +130,8 @@ def frozen(entries: dict[Any, Any]) -> LayeredMap:
     return under_test
 
 
-def test_a_picture_copies_nothing() -> None:
+def test_a_picture_of_a_large_map_copies_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "COPIED", 0)
     under_test = LayeredMap()
     under_test.set("a", 1)
     whole = under_test.live
@@ -165,7 +168,23 @@ def test_changes_since_a_cut_that_is_merged_cannot_be_told() -> None:
     assert under_test.changed_since(2) == 1
 
 
-def test_what_is_below_the_floor_is_merged_once_the_last_picture_of_it_is_dropped() -> None:
+def test_frozen_layers_are_merged_while_pictures_of_changes_still_hold_them() -> None:
+    under_test = frozen({"a": 1})
+    under_test.set("b", 2)
+    under_test.freeze(2, 1)
+    picture = under_test.picture(1)
+    under_test.set("c", 3)
+    under_test.freeze(3, 1)
+    under_test.settle()
+    assert under_test._frozen == [{"a": 1, "b": 2, "c": 3}]
+    assert picture.items() == {"b": 2}
+    assert under_test.picture(1).items() == {"b": 2, "c": 3}
+
+
+def test_nothing_is_merged_into_a_large_map_until_the_last_picture_of_it_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(layers, "COPIED", 0)
     under_test = frozen({"a": 1})
     picture = under_test.picture()
     under_test.set("b", 2)
@@ -177,7 +196,8 @@ def test_what_is_below_the_floor_is_merged_once_the_last_picture_of_it_is_droppe
     assert picture.items() == {"a": 1}
     del picture
     under_test.settle()
-    assert under_test._frozen == [{"a": 1, "b": 2}, {"c": 3}]
+    under_test.settle()
+    assert under_test._frozen == [{"a": 1, "b": 2, "c": 3}]
 
 
 def test_pictures_that_are_never_dropped_do_not_pile_up_layers() -> None:
