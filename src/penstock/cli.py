@@ -162,6 +162,24 @@ def recovery(
 
 
 @bench.command()
+def changelog(
+    as_json: Json = False,
+    keys: Annotated[int, typer.Option(min=100, help="Keys of the state.")] = 10_000_000,
+    every: Annotated[str, typer.Option(help="Between checkpoints.")] = "100ms",
+    seconds: Annotated[float, typer.Option(min=1.0, help="How long to measure each run.")] = 10.0,
+    rounds: Annotated[int, typer.Option(min=1, help="How often to measure.")] = 3,
+) -> None:
+    """Checkpoints at short intervals with a changelog, compared with whole ones and with none."""
+    from penstock.bench.changelog import measure, table
+
+    found = measure(keys, every, seconds, rounds, say=None if as_json else typer.echo)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        typer.echo(table(found))
+
+
+@bench.command()
 def snapshot(
     as_json: Json = False,
     keys: Annotated[int, typer.Option(min=1, help="Keys of the state.")] = 10_000_000,

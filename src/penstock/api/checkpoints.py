@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from penstock.api.durations import Duration, seconds
 from penstock.core.barrier import Mode
-from penstock.core.settings import CheckpointSettings
+from penstock.core.settings import CheckpointSettings, LayerSettings
 from penstock.graph.errors import PipelineError, listed
 
 
@@ -36,6 +36,11 @@ class Checkpoints:
     """How many checkpoints in a row may fail before the job restarts."""
     keep: int = 3
     """How many complete checkpoints are retained."""
+    incremental: bool = True
+    """Whether a checkpoint writes only what has changed in a state since the last one."""
+    changelog: bool = False
+    """Whether changes are also written between two checkpoints, so that these have little left to do, and the whole
+    state seldom: for short intervals and large states. A restore reads more then."""
 
     def __post_init__(self) -> None:
         if not os.fspath(self.path):
@@ -43,6 +48,11 @@ class Checkpoints:
                 'Checkpoints: the path is empty; give a directory or URL, for example "s3://bucket/orders"'
             )
         _ = self.settings  # every value is checked where it was written
+        for name, value in (("incremental", self.incremental), ("changelog", self.changelog)):
+            if not isinstance(value, bool):
+                raise PipelineError(f"Checkpoints: {name}={value!r} must be True or False")
+        if self.changelog and not self.incremental:
+            raise PipelineError("Checkpoints: changelog=True is about changes: it does not go with incremental=False")
 
     @property
     def directory(self) -> str:
@@ -63,6 +73,11 @@ class Checkpoints:
             )
         except ValueError as error:
             raise PipelineError(f"Checkpoints: {error}") from None
+
+    def layers(self, settings: LayerSettings) -> LayerSettings:
+        """How state is written, given the finer settings."""
+        settings = replace(settings, incremental=settings.incremental and self.incremental)
+        return settings.as_changelog() if self.changelog else settings
 
     def _checked_mode(self) -> Mode:
         try:

@@ -139,12 +139,18 @@ class Pipeline:
             spark=self._spark,
             checkpoints=self._checkpoints.settings if self._checkpoints else None,
             directory=self._checkpoints.directory if self._checkpoints else None,
-            runtime=replace(self._runtime, allow_dropped_state=allow_dropped_state),
+            runtime=self._settings(allow_dropped_state),
             restarts=self._restart,
             restore=CheckpointId(restore) if isinstance(restore, int) else restore,
             claim=claim,
             tls=self._tls,
         )
+
+    def _settings(self, allow_dropped_state: bool) -> RuntimeSettings:
+        layers = self._runtime.layers
+        if self._checkpoints is not None:
+            layers = self._checkpoints.layers(layers)
+        return replace(self._runtime, layers=layers, allow_dropped_state=allow_dropped_state)
 
     def run(
         self,

@@ -33,13 +33,16 @@ class KeyType(StrEnum):
 class Events:
     """`key` scattered over `keys` values, `value` from 0 to `values` - 1, `ts` 100 events per millisecond.
 
-    Skewed: four of five events have a key of the first hundredth.
+    Skewed: four of five events have a key of the first hundredth. Recent: after one event for each key, all events are
+    about a few neighbouring keys, which move on through all of them.
     """
 
     keys: int
     values: int = 1_000
     key_type: KeyType = KeyType.INT
     skewed: bool = False
+    recent: int = 0
+    """How many keys the events are about at a time, once every key was seen; 0: any of them."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.keys <= MOST_KEYS:
@@ -50,6 +53,8 @@ class Events:
         from penstock.bench import kernels
 
         keys, values, times = kernels.columns(index, self.keys, self.hot_keys, self.values)
+        if self.recent:
+            keys = kernels.recent_keys(index, self.keys, self.recent)
         made = pa.array(keys) if self.key_type is KeyType.INT else _named(keys)
         return pa.RecordBatch.from_arrays([made, pa.array(values), pa.array(times)], ["key", "value", "ts"])
 

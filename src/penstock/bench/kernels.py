@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 _SCATTER = 2_654_435_761
 _PER_MILLISECOND = 100
+_EVENTS_EACH = 100
 
 
 @njit(nogil=True, cache=True)
@@ -42,6 +43,21 @@ def columns(
             if index[row] % 5:
                 key_column[row] = (index[row] * _SCATTER) % hot_keys
     return key_column, value_column, time_column
+
+
+@njit(nogil=True, cache=True)
+def recent_keys(index: NDArray[np.int64], keys: int, recent: int) -> NDArray[np.int64]:
+    """First every key once, in order; then `recent` neighbouring ones at a time, each a hundred times before they move
+    on to the next ones."""
+    key_column = np.empty(len(index), np.int64)
+    for row in range(len(index)):
+        i = index[row]
+        if i < keys:
+            key_column[row] = i
+        else:
+            start = i // (_EVENTS_EACH * recent) * recent
+            key_column[row] = (start + (i * _SCATTER) % recent) % keys
+    return key_column
 
 
 @njit(nogil=True, cache=True)

@@ -42,6 +42,8 @@ class Run:
     seconds: float = 15.0
     every: str | None = "1s"
     """Between checkpoints; None: there are none."""
+    incremental: bool = True
+    changelog: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,16 @@ def run_of(
 
 def measure(run: Run, *, say: Say | None = None) -> Figure:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
-        checkpoints = None if run.every is None else ps.Checkpoints(directory, every=run.every)
+        checkpoints = None if run.every is None else _checkpoints(run, directory, run.every)
         job = pipeline(run.workload, run.events, run.workers, checkpoints).start()
         try:
             return _Watch(run, job, say or (lambda _: None)).measure()
         finally:
             job.cancel()
+
+
+def _checkpoints(run: Run, directory: str, every: str) -> ps.Checkpoints:
+    return ps.Checkpoints(directory, every=every, incremental=run.incremental, changelog=run.changelog)
 
 
 class _Watch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.core.barrier import Mode
 
@@ -58,6 +58,11 @@ class LayerSettings:
     """Whether changes are also written between two checkpoints."""
     flush_every: float = 0.2
     """Seconds from one such write to the next."""
+
+    def as_changelog(self) -> LayerSettings:
+        """For a log that goes on for long: the whole is written seldom, a restore reads more instead."""
+        return replace(self, changelog=True, most=max(self.most, 512), share=max(self.share, 8.0))
+
     shared: int = 1 << 20
     """Bytes. What a subtask writes at once goes into a file that it shares with the other subtasks of its worker, if it
     is no more than this."""

@@ -112,7 +112,9 @@ class SnapshotWriter(Protocol):
     """Encodes and writes captured parts off the task's thread, and answers with `Written` or `WriteFailed` in the
     mailbox."""
 
-    def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None: ...
+    def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]], inline: bool = True) -> None:
+        """`inline`: little of it may be kept in the handles instead of a file."""
+        ...
 
     def skip(self, write: WriteId) -> None:
         """There is nothing to write there, and no answer is expected: others need not wait for it."""

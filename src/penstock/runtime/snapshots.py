@@ -77,8 +77,9 @@ class PooledSnapshotWriter:
         """Files of its own."""
         self._dropped: set[WriteId] = set()
 
-    def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
-        self._around.pool.submit(lambda: self._write(write, parts))
+    def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]], inline: bool = True) -> None:
+        most = self._around.settings.inline if inline else 0
+        self._around.pool.submit(lambda: self._write(write, parts, most))
 
     def skip(self, write: WriteId) -> None:
         if write.ticket in _SHARED:
@@ -95,15 +96,15 @@ class PooledSnapshotWriter:
         if write.ticket in _SHARED:
             around.sharing.drop(write, self._subtask)
 
-    def _write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
+    def _write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]], inline: int) -> None:
         around, settings = self._around, self._around.settings
         if write in self._dropped:
             return
         began = around.clock.now()
         try:
             shared = settings.shared if write.ticket in _SHARED else 0
-            encoded = encode_parts(parts, max(settings.inline, shared))
-            if isinstance(encoded, EncodedParts) and encoded.size > settings.inline:
+            encoded = encode_parts(parts, max(inline, shared))
+            if isinstance(encoded, EncodedParts) and encoded.size > inline:
                 self._share(write, encoded, around.clock.now() - began)
                 return
             self.skip(write)
@@ -153,7 +154,7 @@ class PooledSnapshotWriter:
 class NoSnapshots:
     """Of a job without checkpoints: nobody ever triggers one."""
 
-    def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
+    def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]], inline: bool = True) -> None:
         raise RuntimeError(f"checkpoint {write.checkpoint} was triggered, but the job has no checkpoint directory")
 
     def skip(self, write: WriteId) -> None:

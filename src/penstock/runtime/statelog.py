@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.core.barrier import Purpose
 from penstock.core.handles import PartHandle, PartKind
@@ -44,6 +44,9 @@ from penstock.core.ids import CheckpointId, Cut, Uid
 from penstock.core.settings import LayerSettings
 from penstock.runtime.ports import FIRST_FLUSH, REWRITE, STATE, SnapshotWriter, WriteId
 from penstock.state.parts import CapturedPart, LoggedState
+
+_INLINED: Final = 4
+"""How many times the bytes that may be inline at once all layers together may have."""
 
 
 class Progress(Enum):
@@ -293,8 +296,14 @@ class StateLog:
             self._writer.skip(write.id)
             return None
         self._writes[write.id] = write
-        self._writer.write(write.id, parts.by_uid)
+        self._writer.write(write.id, parts.by_uid, inline=self._inlined < _INLINED * self._settings.inline)
         return write
+
+    @property
+    def _inlined(self) -> int:
+        """Bytes that every checkpoint's metadata repeats."""
+        layers = (layer for chain in self._chains for layer in chain.layers if layer.durable)
+        return sum(handle.length for layer in layers for _, handle in layer.handles() if handle.inline is not None)
 
     # ---- what became of them ----
     def written(self, id: WriteId, handles: Sequence[PartHandle], seconds: float) -> None:

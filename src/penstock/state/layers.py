@@ -1,20 +1,17 @@
 """A hash map of which a consistent picture, whole or of what changed, can be taken in next to no time, however large.
 
-Theory of operation. The map is a stack of dicts: one live layer on top, frozen ones below; a lookup goes down until it
-finds the key, and a removal leaves a mark. A cut freezes the live layer, which holds the changes since the cut before,
-and starts a new one. The frozen layer is kept for two purposes. Pictures of the changes since an earlier cut refer to
-it, until no such picture will be taken any more; it never changes again. And lookups go through it, until its entries
-are merged into the bottom layer, a portion at a time: so they mostly have two layers to look into.
+Theory of operation. One dict, `live`, holds all entries, so that a lookup looks once. What is written is written to a
+second one as well, `changed`, which holds the changes since the last cut, with a mark for what was removed. A cut puts
+that one aside and starts a new one: pictures of the changes since an earlier cut refer to those that were put aside,
+which never change again.
 
-A picture of the whole is the bottom and what is not merged into it yet. Of a bottom that is copied within a step's time
-it holds a copy; a larger one is not merged into as long as somebody holds the picture (a weak reference tells).
+A picture of the whole holds a copy of `live`, if that is made within a step's time. A larger one is frozen instead: it
+becomes the bottom, an empty `live` lies on top of it, lookups look into both, and as soon as nobody holds the picture
+any more (a weak reference tells), what was written meanwhile is moved down, a portion at a time.
 
-Layers above the bottom may be merged at will: a picture of changes may hold more than what changed, because it holds
-values, not steps.
-
-Values that can change in place need one more rule. What a frozen layer holds belongs to the picture, and what was
-looked at may have been changed: a lookup that finds such a value below puts it into the live layer, copied if a picture
-may have it (`copy`). All other values belong to the map alone.
+Values that can change in place need one more rule. What was put aside or copied belongs to pictures, and what was
+looked at may have been changed: a lookup of such a value counts as a change, and gives a copy if a picture may have the
+value (`copy`). All values that are in `changed` belong to the map alone.
 
 A picture may be read from another thread while the map goes on: it touches nothing that changes.
 """
@@ -23,20 +20,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from itertools import islice
 from typing import Any, Final
 
 REMOVED: Final = object()
-"""Stands in a layer for a key that the layers below may still have."""
+"""Stands among changes for a key that is gone, and on top of a bottom that still has it."""
 
-MAX_FROZEN: Final = 4
-"""Pictures held for long must not make lookups slow: more frozen layers than this are merged with each other."""
+MAX_ASIDE: Final = 4
+"""Many cuts of which nothing is durable yet must not take more and more room: more changes than those of so many cuts
+are merged with each other. A picture of changes may hold more than what changed, because it holds values, not steps."""
 
-MERGED_AT_ONCE: Final = 20_000
-"""How many entries are merged in one step; more than a batch usually changes, so that merging comes to an end."""
+MOVED_AT_ONCE: Final = 20_000
+"""How many entries are moved in one step; more than a batch usually changes, so that moving comes to an end."""
 
 COPIED: Final = 1 << 20
-"""Up to so many entries the bottom layer is copied for a picture, which takes some milliseconds."""
+"""Up to so many entries are copied for a picture, which takes some milliseconds."""
 
 Layer = dict[Hashable, Any]
 
@@ -61,133 +58,129 @@ class Picture:
 
 
 class LayeredMap:
-    """`live` is the top layer: callers on the hot path may read it first and write to it directly."""
+    """Callers on the hot path may read `live` first, and write to it and to `changed` directly."""
 
-    __slots__ = ("_changes", "_frozen", "_known_since", "_merging", "_pictures", "_removals", "copy", "live")
+    __slots__ = ("_bottom", "_changes", "_known_since", "_pictures", "changed", "copy", "live")
 
     def __init__(self, copy: Callable[[Any], Any] | None = None) -> None:
         self.copy = copy
         self.live: Layer = {}
-        self._frozen: list[Layer] = []
-        """What lookups go through, from the bottom up."""
-        self._removals: list[bool] = [False]
-        """Of each frozen layer and the live one: whether it marks keys as removed."""
-        self._merging: Iterator[tuple[Hashable, Any]] | None = None
-        """What is left to be merged of the layer above the bottom; None: all of it."""
+        self.changed: Layer = {}
+        self._bottom: Layer | None = None
+        """What a picture holds, if it holds no copy: it has the entries that `live` has not."""
         self._changes: list[tuple[int, Layer]] = []
         """By the cut up to which they go."""
-        self._known_since = 0
-        """The cut after which all changes are known."""
+        self._known_since: int | None = None
+        """The cut after which all changes are known; None before the first one."""
         self._pictures: list[weakref.ref[Picture]] = []
 
     @property
     def is_plain(self) -> bool:
         """Whether `live` holds everything."""
-        return not self._frozen
+        return self._bottom is None
 
     def get(self, key: Hashable, default: Any = None) -> Any:
         value = self.live.get(key, self)
         if value is self:
             return self.from_below(key, default)
-        return default if value is REMOVED else value
+        if value is REMOVED:
+            return default
+        return value if self.copy is None else self.own(key, value)
+
+    def own(self, key: Hashable, value: Any) -> Any:
+        """A value that can change in place and was found in `live`, for the caller to change."""
+        if key not in self.changed:
+            if self._pictures and self.copy is not None:
+                value = self.live[key] = self.copy(value)
+            self.changed[key] = value
+        return value
 
     def from_below(self, key: Hashable, default: Any) -> Any:
-        """The value of a key that the live layer does not have."""
-        for layer in reversed(self._frozen):
-            value = layer.get(key, self)
-            if value is self:
-                continue
-            if value is REMOVED:
-                return default
-            if self.copy is not None:
-                value = self.live[key] = self.copy(value) if self._pictures else value
-            return value
-        return default
+        """The value of a key that `live` does not have."""
+        value = default if self._bottom is None else self._bottom.get(key, default)
+        if value is not default and self.copy is not None:
+            value = self.live[key] = self.changed[key] = self.copy(value) if self._pictures else value
+        return value
 
     def set(self, key: Hashable, value: Any) -> None:
-        self.live[key] = value
+        self.live[key] = self.changed[key] = value
+
+    def update(self, entries: Mapping[Any, Any]) -> None:
+        self.live.update(entries)
+        self.changed.update(entries)
 
     def remove(self, key: Hashable) -> None:
-        if self._frozen:
-            self.live[key] = REMOVED
-            self._removals[-1] = True
-        else:
+        self.changed[key] = REMOVED
+        if self._bottom is None:
             self.live.pop(key, None)
+        else:
+            self.live[key] = REMOVED
 
     def __contains__(self, key: Hashable) -> bool:
-        for layer in (self.live, *reversed(self._frozen)):
-            if key in layer:
-                return layer[key] is not REMOVED
-        return False
+        if key in self.live:
+            return self.live[key] is not REMOVED
+        return self._bottom is not None and key in self._bottom
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        return iter(merged((*self._frozen, self.live)).items())
+        return iter(self._all().items())
 
     def __len__(self) -> int:
-        return len(self.live) if not self._frozen else len(merged((*self._frozen, self.live)))
+        return len(self._all())
+
+    def _all(self) -> Mapping[Any, Any]:
+        return self.live if self._bottom is None else merged((self._bottom, self.live))
 
     # ---- snapshots ----
     def freeze(self, cut: int, floor: int) -> None:
         """A cut is made here. No picture will be of the changes since a cut before `floor`."""
         self._changes = [(known, layer) for known, layer in self._changes if known > floor]
-        self._known_since = max(self._known_since, floor)
-        self.settle()
-        if not self._frozen:
+        if self._known_since is None:
             self._known_since = cut
-        elif self.live:
-            self._changes.append((cut, self.live))
-        if self.live or not self._frozen:
-            self._frozen.append(self.live)
-            self._removals.append(False)
-            self.live = {}
-        if len(self._frozen) > MAX_FROZEN:
-            self._frozen[1:] = [_stacked(tuple(self._frozen[1:]))]
-            self._removals[1:-1] = [any(self._removals[1:-1])]
-            self._merging = None
+        else:
+            self._known_since = max(self._known_since, floor)
+            if self.changed:
+                self._changes.append((cut, self.changed))
+        self.changed = {}
+        if len(self._changes) > MAX_ASIDE:
+            self._changes = [(self._changes[-1][0], _stacked(tuple(layer for _, layer in self._changes)))]
+        self.settle()
 
     @property
     def size(self) -> int:
         """How many entries there are at most, without looking."""
-        return len(self.live) + sum(map(len, self._frozen))
+        return len(self.live) + (0 if self._bottom is None else len(self._bottom))
 
     def changed_since(self, cut: int) -> int | None:
         """How many entries a picture of the changes would hold at most; None if they can no longer be told."""
-        return None if cut < self._known_since else sum(len(layer) for known, layer in self._changes if known > cut)
+        if self._known_since is None or cut < self._known_since:
+            return None
+        return sum(len(layer) for known, layer in self._changes if known > cut)
 
     def picture(self, since: int | None = None) -> Picture:
-        """The map as it was at the last cut, or what had changed in it since another one."""
-        if since is not None:
-            layers = [layer for known, layer in self._changes if known > since]
-        else:
-            layers = self._frozen.copy()
-            if layers and len(layers[0]) <= COPIED:
-                layers[0] = layers[0].copy()
-        picture = Picture(tuple(layers), since)
+        """The map as it is, right after a cut; or what had changed in it since another one."""
+        picture = Picture(self._whole() if since is None else self._changed(since), since)
         self._pictures.append(weakref.ref(picture))
         return picture
 
+    def _changed(self, since: int) -> tuple[Layer, ...]:
+        return tuple(layer for known, layer in self._changes if known > since)
+
+    def _whole(self) -> tuple[Layer, ...]:
+        if self._bottom is not None:
+            return (self._bottom, self.live.copy())
+        if len(self.live) <= COPIED:
+            return (self.live.copy(),)
+        self._bottom, self.live = self.live, {}
+        return (self._bottom,)
+
     def settle(self) -> None:
-        """Merges frozen layers into the bottom one, a portion at a time. To be called between batches."""
+        """Moves down what lies on a bottom that no picture holds any more. To be called between batches."""
         if self._pictures:
             self._pictures = [picture for picture in self._pictures if picture() is not None]
-        left = MERGED_AT_ONCE
-        while left > 0 and len(self._frozen) > 1 and not self._is_held(self._frozen[0]):
-            left = self._merge(left)
-
-    def _merge(self, most: int) -> int:
-        """Returns how many more entries there could have been."""
-        bottom, layer = self._frozen[:2]
-        if self._merging is None:
-            self._merging = iter(layer.items())
-        portion = dict(islice(self._merging, most))
-        bottom.update(portion)
-        if self._removals[1]:
-            for key in [key for key, value in portion.items() if value is REMOVED]:
-                del bottom[key]
-        if len(portion) < most:
-            del self._frozen[1], self._removals[1]
-            self._merging = None
-        return most - len(portion)
+        if self._bottom is not None and not self._is_held(self._bottom):
+            _move(self.live, self._bottom, MOVED_AT_ONCE)
+            if not self.live:
+                self.live, self._bottom = self._bottom, None
 
     def _is_held(self, layer: Layer) -> bool:
         return any(picture.holds(layer) for held in self._pictures if (picture := held()) is not None)
@@ -214,3 +207,14 @@ def _stacked(layers: tuple[Layer, ...]) -> Layer:
     for layer in layers:
         result.update(layer)
     return result
+
+
+def _move(upper: Layer, lower: Layer, most: int) -> None:
+    """Moves at most so many entries to the layer below."""
+    take = upper.popitem
+    for _ in range(min(most, len(upper))):
+        key, value = take()
+        if value is REMOVED:
+            lower.pop(key, None)
+        else:
+            lower[key] = value

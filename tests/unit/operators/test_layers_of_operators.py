@@ -79,7 +79,7 @@ class Writer:
     waiting: list[tuple[WriteId, Mapping[Uid, Sequence[CapturedPart]]]] = field(default_factory=list)
     dropped: list[WriteId] = field(default_factory=list)
 
-    def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
+    def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]], inline: bool = True) -> None:
         self.waiting.append((write, parts))
 
     def skip(self, write: WriteId) -> None:

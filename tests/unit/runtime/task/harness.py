@@ -196,7 +196,7 @@ class Writer:
     dropped: list[WriteId] = field(default_factory=list)
     fail: str | None = None
 
-    def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]]) -> None:
+    def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]], inline: bool = True) -> None:
         self.queue.append((write, parts))
 
     def skip(self, write: WriteId) -> None:
