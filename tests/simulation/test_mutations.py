@@ -241,8 +241,9 @@ def write_the_newest_layer_only(patch: pytest.MonkeyPatch) -> None:
 def forget_the_layers_below(patch: pytest.MonkeyPatch) -> None:
     original = statelog.Captured.handles
 
-    def top_only(self: Any, checkpoint: CheckpointId) -> Any:
-        return [handle for handle in original(self, checkpoint) if handle.origin is None]
+    def top_only(self: Any) -> Any:
+        last = max((handle.layer for handle in original(self)), default=0)
+        return [handle for handle in original(self) if handle.layer == last or handle.origin is None]
 
     patch.setattr(statelog.Captured, "handles", top_only)
 

@@ -85,6 +85,8 @@ class RuntimeSettings:
     heartbeat_timeout: float = 10.0
     cancel_grace: float = 5.0
     """How long a user function may go on after its task was cancelled, before its process is ended."""
+    clean_every: float = 1.0
+    """The checkpoint directory is cleaned after a complete checkpoint, but not more often than this."""
     deploy_timeout: float = 60.0
     registration_timeout: float = 120.0
     spares: int = 0

@@ -95,7 +95,7 @@ def _state(operator: OperatorRecord, name: str, parts: list[PartHandle]) -> dict
         "type": show(dict(declared.description)) if declared is not None else None,
         "bytes": _size(own),
         "parts": len(own),
-        "layers": 1 + max(part.layer for part in own),
+        "layers": len({part.layer for part in own}),
         "key_groups": [{"start": a, "end": b, "bytes": size} for (a, b), size in sorted(ranges.items())],
         "skew": _skew(ranges),
     }

@@ -82,13 +82,19 @@ class Checkpointing:
         topology: Topology,
         background: Background,
         clock: Clock,
+        clean_every: float,
         events: CheckpointEvents,
     ) -> None:
         self._clock, self._events = clock, events
         newest = claim.newest.checkpoint if claim.newest else None
         self.coordinator = CheckpointCoordinator(topology, graph, settings, claim.generation, claim.next_id, newest)
         self.housekeeping = Housekeeping(
-            store, background, events.fenced, lambda: (self.coordinator.bases, self.coordinator.oldest_writer)
+            store,
+            background,
+            events.fenced,
+            lambda: (self.coordinator.bases, self.coordinator.oldest_writer),
+            clock,
+            clean_every,
         )
         self._records = RecordWriter(store, background, clock, self)
         self._answers: dict[RequestId, Answer] = {}

@@ -7,12 +7,14 @@ does the work again.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from penstock.core.ids import Attempt, CheckpointId
 from penstock.core.statistics import CheckpointStatistics, Status
 from penstock.core.store import Fenced
+from penstock.operators.base import Clock
 from penstock.runtime.backoff import Background
 
 if TYPE_CHECKING:
@@ -28,9 +30,12 @@ class Housekeeping:
         background: Background,
         fenced: Callable[[str], None],
         in_use: Callable[[], tuple[Collection[CheckpointId], Attempt]],
+        clock: Clock,
+        clean_every: float,
     ) -> None:
         """`in_use`: complete checkpoints that others are built upon, and the first attempt that may still write."""
         self._store, self._background, self._fenced, self._in_use = store, background, fenced, in_use
+        self._clock, self._clean_every, self._cleaned_at = clock, clean_every, -math.inf
         self._figures: list[CheckpointStatistics] = []
         self._aborted: set[CheckpointId] = set()
         self._clean = False
@@ -41,10 +46,10 @@ class Housekeeping:
         return not self._busy
 
     def ended(self, statistics: CheckpointStatistics) -> None:
-        """A checkpoint ended; one that completed makes older files superfluous."""
+        """A checkpoint ended; one that completed makes older files superfluous, which need not go at once."""
         self._figures.append(statistics)
         if statistics.status is Status.COMPLETED:
-            self._clean = True
+            self._clean |= self._clock.now() >= self._cleaned_at + self._clean_every
         else:
             self._aborted.add(statistics.checkpoint)
         self._go()
@@ -58,6 +63,8 @@ class Housekeeping:
             return
         figures, aborted, clean = self._figures, frozenset(self._aborted), self._clean
         self._figures, self._clean, self._busy = [], False, True
+        if clean:
+            self._cleaned_at = self._clock.now()
         bases, oldest_writer = self._in_use()
 
         def work() -> None:

@@ -285,6 +285,7 @@ class Master:
                 self._topology,
                 self._background,
                 self._clock,
+                self._runtime.clean_every,
                 self,
             )
             self._savepoints = Savepoints(self._store, self._checkpointing, self._background, self.cancel)

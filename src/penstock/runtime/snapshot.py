@@ -145,7 +145,7 @@ class Snapshots:
             return
         del self._pending[pending.checkpoint]
         own = pending.state.own
-        state = pending.state.handles(pending.checkpoint)
+        state = pending.state.handles()
         figures = SnapshotFigures(
             start_delay_ms=pending.start_delay_ms,
             alignment_ms=pending.alignment_ms,

@@ -75,13 +75,16 @@ class _Source(NamedTuple):
     piece: str
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Layer:
-    """Of one state: the whole as it was at the cut, or the changes from the layer below up to the cut."""
+    """Of one state: the whole as it was at the cut (number 0), or the changes from the layer below up to the cut.
+    Numbers rise within a chain; those of layers that were replaced are left out."""
 
     place: tuple[Uid, str]
     cut: Cut
     sources: tuple[_Source, ...]
+    number: int = 0
+    _named: list[PartHandle] | None = None
 
     @property
     def writes(self) -> Iterator[Write]:
@@ -91,18 +94,21 @@ class Layer:
     def durable(self) -> bool:
         return all(write.progress is Progress.DURABLE for write in self.writes)
 
-    def handles(self) -> list[tuple[CheckpointId, PartHandle]]:
-        """Of a durable layer, with the checkpoint in whose directory each file is."""
-        return [
-            (source.write.id.checkpoint, handle)
-            for source in self.sources
-            for handle in source.write.handles
-            if (handle.uid, handle.name) == self.place and handle.piece == source.piece
-        ]
+    @property
+    def handles(self) -> list[PartHandle]:
+        """Of a durable layer, as any checkpoint may name them."""
+        if self._named is None:
+            self._named = [
+                replace(handle.seen_from_later(source.write.id.checkpoint), layer=self.number)
+                for source in self.sources
+                for handle in source.write.handles
+                if (handle.uid, handle.name) == self.place and handle.piece == source.piece
+            ]
+        return self._named
 
     @property
     def bytes(self) -> int:
-        return sum(handle.length for _, handle in self.handles())
+        return sum(handle.length for handle in self.handles)
 
 
 @dataclass(slots=True)
@@ -167,23 +173,14 @@ class Captured:
         layered = {write for layers in self.chains for layer in layers for write in layer.writes}
         return layered if self.own is None else layered | {self.own}
 
-    def handles(self, checkpoint: CheckpointId) -> list[PartHandle]:
-        """All parts, once they are durable, as the checkpoint names them."""
+    def handles(self) -> list[PartHandle]:
+        """All parts, once they are durable."""
         logged = {layer.place for layers in self.chains for layer in layers}
         others = () if self.own is None else self.own.handles
         return [
             *(handle for handle in others if (handle.uid, handle.name) not in logged),
-            *(
-                replace(handle, layer=number, origin=_origin(handle, home, checkpoint))
-                for layers in self.chains
-                for number, layer in enumerate(layers)
-                for home, handle in layer.handles()
-            ),
+            *(handle for layers in self.chains for layer in layers for handle in layer.handles),
         ]
-
-
-def _origin(handle: PartHandle, home: CheckpointId, checkpoint: CheckpointId) -> CheckpointId | None:
-    return handle.origin if handle.origin is not None or home == checkpoint else home
 
 
 class StateLog:
@@ -194,7 +191,8 @@ class StateLog:
         self._home = CheckpointId(0)
         """The checkpoint in whose directory flushes are put: the last one that was captured or restored."""
         self._flushes = 0
-        self._flushed_at = 0.0
+        self._flushed_at: float | None = None
+        """None: there was a capture since."""
         self._writes: dict[WriteId, Write] = {}
         """Those that no complete checkpoint names."""
         self._open: dict[CheckpointId, Captured] = {}
@@ -212,14 +210,14 @@ class StateLog:
             handles = [handle for handle in stored if handle.layer == number]
             write = Write(WriteId(checkpoint, STATE), Progress.DURABLE, handles, published=True)
             sources = tuple(_Source(write, handle.piece) for handle in handles)
-            chain.layers.append(Layer(chain.place, Cut(0), sources))
+            chain.layers.append(Layer(chain.place, Cut(0), sources, number))
 
     # ---- captures ----
     def capture(
         self, checkpoint: CheckpointId, purpose: Purpose, others: Mapping[Uid, Sequence[CapturedPart]]
     ) -> Captured:
         """At a barrier: all logged states, and other parts with them."""
-        self._home, self._flushes = checkpoint, 0
+        self._home, self._flushes, self._flushed_at = checkpoint, 0, None
         write, rewrite = Write(WriteId(checkpoint, STATE)), Write(WriteId(checkpoint, REWRITE))
         parts, rewritten = _Parts(others), _Parts({})
         self._mark()
@@ -238,7 +236,11 @@ class StateLog:
 
     def flush(self, now: float) -> None:
         """Between two barriers: if it is time, writes what has changed since the last cut. One at a time."""
-        if not self._settings.changelog or now < self._flushed_at + self._settings.flush_every:
+        if not self._settings.changelog:
+            return
+        if self._flushed_at is None:
+            self._flushed_at = now
+        if now < self._flushed_at + self._settings.flush_every:
             return
         self._flushed_at = now
         if any(
@@ -273,7 +275,8 @@ class StateLog:
                 chain.layers = [self._whole(chain, write, parts)]
             return
         parts.add(chain, CapturedPart(state.name, PartKind.KEYED, state.changes(last), state.key_groups))
-        chain.layers.append(Layer(chain.place, self._cut, (_Source(write, ""),)))
+        number = chain.layers[-1].number + 1
+        chain.layers.append(Layer(chain.place, self._cut, (_Source(write, ""),), number))
 
     def _whole(self, chain: _Chain, write: Write, parts: _Parts, portable: bool = False) -> Layer:
         """All of the state as a layer. Pieces that an earlier one has are not written again."""
@@ -303,7 +306,7 @@ class StateLog:
     def _inlined(self) -> int:
         """Bytes that every checkpoint's metadata repeats."""
         layers = (layer for chain in self._chains for layer in chain.layers if layer.durable)
-        return sum(handle.length for layer in layers for _, handle in layer.handles() if handle.inline is not None)
+        return sum(handle.length for layer in layers for handle in layer.handles if handle.inline is not None)
 
     # ---- what became of them ----
     def written(self, id: WriteId, handles: Sequence[PartHandle], seconds: float) -> None:

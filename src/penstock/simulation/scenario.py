@@ -142,6 +142,7 @@ def _runtime(random: Random, tick: float) -> RuntimeSettings:
         linger=tick * random.choice((0, 3, 10)),
         small_batch_rows=random.choice((1, 4, 10)),
         source_batch_rows=random.choice((2, 8)),
+        clean_every=tick * random.choice((0, 0, 300)),
         deploy_timeout=tick * 3_000,
         registration_timeout=tick * 100_000,
         spares=random.choice((0, 0, 1)),
