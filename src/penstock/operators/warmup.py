@@ -48,8 +48,8 @@ def warm_up(clock: Clock) -> None:
         generation=Generation(0),
         clock=clock,
     )
-    for key in ("number", "word"):
-        operator = ReduceOperator((key,), aggregates, batch.schema)
+    for column in ("number", "word"):
+        operator = ReduceOperator((column,), aggregates, batch.schema)
         operator.open(context)
         operator.process(batch, 0, Emitted())
     for state in operator.logged():
