@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock import restart, sinks, sources
+    from penstock.api.backends import RocksDB
     from penstock.api.checkpoints import Checkpoints
     from penstock.api.keyed import KeyedStream
     from penstock.api.pipeline import Pipeline
@@ -47,6 +48,7 @@ _HOME_OF = {
     "Mode": "penstock.core.barrier",
     "Pipeline": "penstock.api.pipeline",
     "PipelineError": "penstock.graph.errors",
+    "RocksDB": "penstock.api.backends",
     "Row": "penstock.operators.keyed",
     "RuntimeSettings": "penstock.core.settings",
     "Stream": "penstock.api.stream",
@@ -87,6 +89,7 @@ __all__ = [
     "Pipeline",
     "PipelineError",
     "RescaleFailed",
+    "RocksDB",
     "Row",
     "RuntimeSettings",
     "Stream",

@@ -279,6 +279,25 @@ def latency(
         typer.echo(table(figure))
 
 
+@bench.command()
+def rocksdb(
+    as_json: Json = False,
+    memory: Annotated[str, typer.Option(help="What RocksDB may use.")] = "128MB",
+    times: Annotated[float, typer.Option(min=0.1, help="The state, as a multiple of that.")] = 4.0,
+    changed: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the keys that changes.")] = 0.01,
+) -> None:
+    """User state in RocksDB larger than its memory: memory used, throughput, incremental bytes, exact recovery."""
+    from penstock.api.backends import RocksDB
+    from penstock.bench.rocksdb import measure, table
+
+    figures = measure(RocksDB(memory).settings.memory, times, changed, say=None if as_json else typer.echo)
+    if as_json:
+        print_json(figures.as_dict())
+    else:
+        typer.echo(table(figures))
+    raise typer.Exit(0 if figures.within_limit and figures.exact else 1)
+
+
 def main() -> None:
     """Runs a command. What a user can mend is said in a sentence, as JSON where that was asked for, and ends with 1."""
     try:

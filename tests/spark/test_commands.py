@@ -21,7 +21,6 @@ from penstock.remote.registry import running_jobs
 
 pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[2]
-JOB = "accounts"
 
 
 class Shell:
@@ -29,6 +28,8 @@ class Shell:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.job = str(directory / "checkpoints")
+        """By which commands name it: jobs of other tests may have the same name."""
         self._run = Marked()
         self._environment = self._run.environment()
         self._app: subprocess.Popen[str] | None = None
@@ -45,7 +46,8 @@ class Shell:
 
     def runs(self) -> bool:
         assert self._app is not None and self._app.poll() is None, "the program has ended"
-        views = [ask(job, Describe()) for job in running_jobs()]
+        own = [job for job in running_jobs() if job.directory == self.job]
+        views = [ask(job, Describe()) for job in own]
         return any(isinstance(view, JobView) and view.completed_checkpoints for view in views)
 
     def typed(self, *command: str) -> tuple[int, Any]:
@@ -93,33 +95,33 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
 
 def test_a_job_is_watched_changed_saved_stopped_and_started_again(shell: Shell) -> None:
     shell.start()
-    assert shell.did("configure", JOB, "--every", "100ms")["settings"]["every"] == 0.1
-    taken = shell.did("checkpoint", JOB)["checkpoint"]
-    saved = shell.did("savepoint", str(shell.directory / "checkpoints"), "saved")
+    assert shell.did("configure", shell.job, "--every", "100ms")["settings"]["every"] == 0.1
+    taken = shell.did("checkpoint", shell.job)["checkpoint"]
+    saved = shell.did("savepoint", "checkpoints", "saved")
     assert saved["checkpoint"] > taken and saved["savepoint"] == str(shell.directory / "saved")
-    assert shell.did("rescale", JOB, "3")["parallelism"] == 3
-    (job,) = shell.did("jobs")["jobs"]
-    assert (job["slots"], job["settings"]["every"]) == (3, 0.1)
-    code, refused = shell.typed("stop", JOB, "--no-drain", "--savepoint", "saved")
+    assert shell.did("rescale", shell.job, "3")["parallelism"] == 3
+    (job,) = [job for job in shell.did("jobs")["jobs"] if job["directory"] == shell.job]
+    assert (job["name"], job["slots"], job["settings"]["every"]) == ("accounts", 3, 0.1)
+    code, refused = shell.typed("stop", shell.job, "--no-drain", "--savepoint", "saved")
     assert code == 1 and refused["error"] == "CheckpointFailed" and "a directory of its own" in refused["message"]
-    stopped = shell.did("stop", JOB, "--no-drain", "--savepoint", "end")
+    stopped = shell.did("stop", shell.job, "--no-drain", "--savepoint", "end")
     assert (stopped["state"], shell.ended()) == ("cancelled", "cancelled")
     assert {"saved", "end"} <= {path.name for path in shell.directory.iterdir()}
 
-    code, refused = shell.typed("cancel", JOB)
+    code, refused = shell.typed("cancel", shell.job)
     assert code == 1 and refused["error"] == "no_such_job"
     entries = shell.did("checkpoints", "checkpoints", "--last", "1000")["checkpoints"]
     assert {"checkpoint", "savepoint"} == {entry["purpose"] for entry in entries}
     assert shell.did("inspect", "end")["savepoint"]
 
     shell.start("--restore", str(shell.directory / "end"), "--parallelism", "1")
-    assert shell.did("stop", JOB)["state"] == "finished"
+    assert shell.did("stop", shell.job)["state"] == "finished"
     assert (shell.ended(), shell.problems()) == ("finished", [])
 
 
 def test_a_job_under_backpressure_is_stopped_with_a_savepoint_and_goes_on_with_more_key_groups(shell: Shell) -> None:
     shell.start("--slow", "--key-groups", "2")
-    shell.did("stop", JOB, "--no-drain", "--savepoint", "saved")
+    shell.did("stop", shell.job, "--no-drain", "--savepoint", "saved")
     assert shell.ended() == "cancelled"
     assert shell.did("inspect", "saved")["in_flight_bytes"] > 0
     code, refused = shell.typed("rehash", "saved", "divided", "--key-groups", "1")
@@ -127,15 +129,15 @@ def test_a_job_under_backpressure_is_stopped_with_a_savepoint_and_goes_on_with_m
     assert shell.did("rehash", "saved", "divided", "--key-groups", "64")["former_key_groups"] == 2
 
     shell.start("--restore", str(shell.directory / "divided"), "--key-groups", "64", "--parallelism", "3")
-    assert shell.did("stop", JOB)["state"] == "finished"
+    assert shell.did("stop", shell.job)["state"] == "finished"
     assert (shell.ended(), shell.problems()) == ("finished", [])
 
 
 @pytest.mark.slow
 def test_savepoints_are_taken_while_the_job_goes_on_under_backpressure(shell: Shell) -> None:
     shell.start("--slow")
-    saved = [shell.did("savepoint", JOB, f"saved-{number}")["checkpoint"] for number in range(3)]
+    saved = [shell.did("savepoint", shell.job, f"saved-{number}")["checkpoint"] for number in range(3)]
     assert saved == sorted(set(saved))
     assert all(shell.did("inspect", f"saved-{number}")["in_flight_bytes"] for number in range(3))
-    assert shell.did("stop", JOB)["state"] == "finished"
+    assert shell.did("stop", shell.job)["state"] == "finished"
     assert (shell.ended(), shell.problems()) == ("finished", [])

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from penstock.api.backends import RocksDB, with_backend
 from penstock.api.checkpoints import Checkpoints
 from penstock.api.stream import Stream
 from penstock.core.ids import CheckpointId
@@ -65,6 +66,8 @@ class Pipeline:
     `key_groups`: into how many groups keys are divided, the highest parallelism that keyed state can ever have; it can
     only be raised, and only offline (`penstock rehash`).
     `spares`: workers that wait idle to take over from a lost one.
+    `backend`: where state is kept: "memory"; "files", which is the same with every snapshot in files, even small ones,
+    and nothing inside the metadata; "rocksdb", or `ps.RocksDB(memory="1GB")`, for user state larger than memory.
     `local_copies`: whether workers keep copies of what they write for checkpoints on their own disk, and restore from
     there what they need; "auto": if the checkpoint directory is not on a local disk.
     `tls`: certificates for the connections between machines, see `ps.TlsFiles`; None: not encrypted.
@@ -81,6 +84,7 @@ class Pipeline:
         restart: RestartSettings | None = None,
         key_groups: int = 128,
         spares: int = 0,
+        backend: str | RocksDB = "memory",
         local_copies: bool | Literal["auto"] = "auto",
         tls: TlsFiles | None = None,
         runtime: RuntimeSettings | None = None,
@@ -91,7 +95,7 @@ class Pipeline:
         self._checkpoints, self._spark, self._restart, self._tls = checkpoints, spark, restart, tls
         if not isinstance(local_copies, bool) and local_copies != "auto":
             raise PipelineError(f'local_copies={local_copies!r} must be True, False or "auto"')
-        self._runtime = replace(runtime or RuntimeSettings(), spares=spares)
+        self._runtime = with_backend(replace(runtime or RuntimeSettings(), spares=spares), backend)
         if local_copies != "auto":
             self._runtime = replace(self._runtime, local_copies=local_copies)
         self._warned = False

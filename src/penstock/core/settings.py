@@ -71,9 +71,21 @@ class LayerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RocksDBSettings:
+    """User state in RocksDB, of any size, in bounded memory."""
+
+    memory: int = 256 << 20
+    """Bytes, for all RocksDB state of a worker process together: caches, write buffers, and what is on its way in."""
+    directory: str | None = None
+    """Of the worker's machine, for the working files; None: the system's directory for temporary files."""
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeSettings:
     in_flight: InFlightSettings = field(default_factory=InFlightSettings)
     layers: LayerSettings = field(default_factory=LayerSettings)
+    rocksdb: RocksDBSettings | None = None
+    """Where user state is kept; None: in hash maps."""
     step_budget: float = 0.010
     """What one step of an operator should take; batches are sliced to it. No step may exceed about twice this."""
     linger: float = 0.005

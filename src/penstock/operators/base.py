@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from penstock.core.barrier import Barrier
 from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
+from penstock.core.settings import RocksDBSettings
 from penstock.state.parts import KeyGroupRange, LoggedState, OperatorSnapshot, RestoredPart
 
 
@@ -57,6 +58,8 @@ class OperatorContext:
     restored: Sequence[RestoredPart] = ()
     restored_checkpoint: CheckpointId | None = None
     """None on a fresh start."""
+    rocksdb: RocksDBSettings | None = None
+    """Where user state is to be kept; None: in memory."""
     job: str = ""
     same_share: bool = True
     """Whether the subtask goes on with what the one of its index had; not at another parallelism, nor after a change of

@@ -6,25 +6,27 @@ updated row of each key in it is put out, in the order in which the keys first o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
+from penstock.core.ids import Uid
 from penstock.operators.base import Collector, Operator, OperatorContext
 from penstock.operators.keyed import Row, row_type, rows_of, shown
 from penstock.operators.rows import batch_of
+from penstock.state.backend import backend_of
+from penstock.state.evolution import Decoder, Evolution
 from penstock.state.keys import KeyColumns
-from penstock.state.layers import LayeredMap, Picture
-from penstock.state.maplog import MapLog, of_pictures
-from penstock.state.parts import Buffer, LoggedState
-from penstock.state.tables import StateMismatch, encode_table, key_columns_of, read_table
+from penstock.state.kinds import KeyedState
+from penstock.state.parts import LoggedState
+from penstock.state.schema import Description
+from penstock.state.tables import StateMismatch
 
 _PART = "rows"
 _KIND = "rows"
 _PREFIX = "row."
-_RUN = 4096
 
 RowFunction = Callable[[Any, Any], Any]
 
@@ -37,38 +39,36 @@ class FoldOperator(Operator):
         self._columns = KeyColumns(schema, key)
         self._row_type = row_type(schema)
         self._names = set(schema.names)
-        self._rows = LayeredMap()
-        """A result is a row, which cannot change."""
+        self._closing: list[Callable[[], None]] = []
 
     def open(self, context: OperatorContext) -> None:
-        encoder = of_pictures(_encode, self._schema, self._columns, context.total_key_groups)
-        self._log = MapLog(_PART, context.key_groups, [self._rows], encoder)
-        for part in context.restored:
-            header, batches = read_table(part, self._columns, context.key_groups)
-            if header.kind != _KIND or dict(header.description) != _description(self._schema):
-                raise StateMismatch(
-                    f"operator {context.uid!r}: stored are rows of {_shown(header.description)}, but the stream has "
-                    f"{_shown(_description(self._schema))}: keep its columns, or give the operator another uid"
-                )
-            for batch in batches:
-                keys = self._columns.from_arrow(key_columns_of(batch, self._columns))
-                stored = batch.select([_PREFIX + name for name in self._schema.names])
-                self._rows.live.update(zip(keys, rows_of(stored, self._row_type), strict=True))
+        self._rows = RowsState(self._schema, self._row_type)
+        self._backend = backend_of(context, self._columns)
+        self._closing.append(self._backend.close)
+        self._backend.add(self._rows)
+        self._backend.restore(context.restored)
+
+    def close(self) -> None:
+        while self._closing:
+            self._closing.pop()()
 
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
-        self._rows.settle()
+        self._backend.settle()
+        keys = self._columns.of(batch)
+        self._backend.prefetch(set(keys))
+        entries = self._rows.map
         function, results = self._function, dict[Hashable, Row]()
         result: Row | None = None
         row: Row | None = None
         try:
-            for key, row in zip(self._columns.of(batch), rows_of(batch, self._row_type), strict=True):
-                result = results[key] if key in results else self._rows.get(key)
+            for key, row in zip(keys, rows_of(batch, self._row_type), strict=True):
+                result = results[key] if key in results else entries.get(key)
                 results[key] = row if result is None else self._row(function(result, row))
         except Exception as error:
             error.add_note(f"The function was called with {shown(result)} and {shown(row)}")
             raise
         updated = batch_of([dict(result) for result in results.values()], self._schema)
-        self._rows.update(dict(zip(results, rows_of(updated, self._row_type), strict=True)))
+        entries.update(dict(zip(results, rows_of(updated, self._row_type), strict=True)))
         out.emit(updated)
 
     def _row(self, result: Any) -> Row:
@@ -80,25 +80,68 @@ class FoldOperator(Operator):
         return self._row_type(*map(result.__getitem__, self._schema.names))
 
     def logged(self) -> Sequence[LoggedState]:
-        return (self._log,)
+        return self._backend.logs
 
 
-def _description(schema: pa.Schema) -> dict[str, Any]:
+class RowsState(KeyedState):
+    """One row per key, stored in the stream's own columns."""
+
+    __slots__ = ("_schema",)
+    kind = _KIND
+
+    def __init__(self, schema: pa.Schema, make: type[Row]) -> None:
+        codec = _Rows(schema, make)
+        super().__init__(_PART, codec, None, Evolution(_KIND, codec, make, codec))
+        self._schema = schema
+
+    def decoder(self, uid: Uid, kind: str, stored: Description) -> Decoder:
+        if not self.reads_as_is(kind, stored):
+            raise StateMismatch(
+                f"operator {uid!r}: stored are rows of {_shown(stored)}, but the stream has "
+                f"{_shown(self.codec.description)}: keep its columns, or give the operator another uid"
+            )
+        return self.codec.decode
+
+    def reads_as_is(self, kind: str, stored: Description) -> bool:
+        return kind == _KIND and stored == self.codec.description
+
+    @property
+    def columns(self) -> Mapping[str, pa.DataType]:
+        return {_PREFIX + field.name: field.type for field in self._schema}
+
+    def spread(self, column: pa.Array | pa.ChunkedArray) -> Sequence[pa.Array | pa.ChunkedArray]:
+        return column.flatten()
+
+    def gathered(self, batch: pa.RecordBatch) -> pa.Array:
+        columns = [batch.column(name) for name in self.columns]
+        return pa.StructArray.from_arrays(columns, fields=list(self._schema))
+
+
+class _Rows:
+    """Between rows and a struct of the stream's columns. A row cannot change."""
+
+    copy = None
+
+    def __init__(self, schema: pa.Schema, make: type[Row]) -> None:
+        self._schema, self._make = schema, make
+        self.arrow_type = pa.struct(list(schema))
+        self.description = _description(schema)
+
+    def encode(self, values: Sequence[Any]) -> pa.Array:
+        columns = zip(*map(msgspec.structs.astuple, values), strict=True) if values else [()] * len(self._schema)
+        arrays = [pa.array(column, field.type) for field, column in zip(self._schema, columns, strict=True)]
+        return pa.StructArray.from_arrays(arrays, fields=list(self._schema))
+
+    def decode(self, column: pa.Array) -> list[Any]:
+        return rows_of(pa.RecordBatch.from_arrays(column.flatten(), schema=self._schema), self._make)
+
+    def from_plain(self, value: Any) -> Any:
+        return self._make(*value)
+
+
+def _description(schema: pa.Schema) -> Description:
     return {"type": "row", "columns": [[field.name, str(field.type)] for field in schema]}
 
 
 def _shown(description: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}: {kind}" for name, kind in description.get("columns", ()))
-
-
-def _encode(schema: pa.Schema, keys: KeyColumns, total_groups: int, pictures: Sequence[Picture]) -> Iterable[Buffer]:
-    entries = pictures[0].items()
-    raw_keys, rows = list(entries), list(entries.values())
-    columns: dict[str, list[pa.Array]] = {field.name: [] for field in schema}
-    for start in range(0, len(rows), _RUN):
-        values = zip(*map(msgspec.structs.astuple, rows[start : start + _RUN]), strict=True)
-        for field, column in zip(schema, values, strict=True):
-            columns[field.name].append(pa.array(column, field.type))
-    stored = {_PREFIX + field.name: pa.chunked_array(columns[field.name], field.type) for field in schema}
-    key_columns = keys.to_arrow(raw_keys)
-    return encode_table(_KIND, _PART, _description(schema), keys, total_groups, key_columns, stored)

@@ -33,8 +33,8 @@ from penstock.operators.keyed import (
 )
 from penstock.operators.rows import batch_of
 from penstock.runtime.elements import MAX_WATERMARK, MIN_WATERMARK
+from penstock.state.backend import backend_of
 from penstock.state.expiring import ExpiringState
-from penstock.state.keyed import KeyedBackend
 from penstock.state.keys import KeyColumns
 from penstock.state.operator_state import OperatorStates
 from penstock.state.parts import CapturedPart, LoggedState, OperatorSnapshot, PartKind, RestoredPart
@@ -65,25 +65,27 @@ class ProcessOperator(Operator):
         self._columns = KeyColumns(input_schema, key)
         self._returns = returns
         self._row_type = row_type(input_schema)
-        self._opened = False
+        self._closing: list[Callable[[], None]] = []
+        """What is to be closed, in the order in which it was opened."""
 
     # ---- life ----
     def open(self, context: OperatorContext) -> None:
         self._parallelism = context.parallelism
         groups, total = context.key_groups, context.total_key_groups
         self._timers = Timers(self._columns, groups, total)
-        self._backend = KeyedBackend(context.uid, self._columns, groups, total)
-        self._states = bind_states(self._function, context.clock.wall_ms)
-        self._expiring = [state for state in self._states if isinstance(state, ExpiringState)]
-        for state in self._states:
+        self._backend = backend_of(context, self._columns)
+        self._closing.append(self._backend.close)
+        self.states = bind_states(self._function, context.clock.wall_ms)
+        self._expiring = [state for state in self.states if isinstance(state, ExpiringState)]
+        for state in self.states:
             self._backend.add(state)
         self._operator_states = OperatorStates(self._function)
-        self._load = _all_of([state.load for state in self._states])
-        self._store = _all_of([state.store for state in self._states])
+        self._load = _all_of([state.load for state in self.states])
+        self._store = _all_of([state.store for state in self.states])
         self._context = KeyedContext(context, self._columns, self._timers)
         self._restore(context)
         self._function.open(self._context)
-        self._opened = True
+        self._closing.append(self._function.close)
 
     def _restore(self, context: OperatorContext) -> None:
         own = {TIMERS_PART, _TIME_PART}
@@ -97,8 +99,8 @@ class ProcessOperator(Operator):
             self._context.watermark = _restored_watermark(times, context)
 
     def close(self) -> None:
-        if self._opened:
-            self._function.close()
+        while self._closing:
+            self._closing.pop()()
 
     # ---- rows ----
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
@@ -108,6 +110,7 @@ class ProcessOperator(Operator):
         distinct = set(keys)
         if self._is_behind():
             self._fire(self._timers.event.pop_due_of(distinct, self._context.watermark), TimerKind.EVENT_TIME)
+        self._backend.prefetch(distinct)
         if len(distinct) == len(keys):
             self._process_single_rows(keys, rows)
         else:
@@ -204,6 +207,7 @@ class ProcessOperator(Operator):
 
     def _fire(self, due: Sequence[tuple[int, Hashable]], kind: TimerKind) -> None:
         load, store, context = self._load, self._store, self._context
+        self._backend.prefetch({key for _, key in due})
         timer: Timer | None = None
         try:
             for time, key in due:

@@ -99,7 +99,7 @@ def running_jobs() -> list[Running]:
     """The jobs of this user that take requests now, oldest first. Removes what dead ones left behind."""
     found = [running for place in places() for running in _described(place)]
     living = [running for running in found if _answers(running)]
-    return sorted(living, key=lambda running: (running.started_ms, running.socket))
+    return sorted(living, key=lambda running: (running.started_ms, running.name, running.directory or ""))
 
 
 def _described(place: Path) -> Iterator[Running]:

@@ -17,6 +17,7 @@ from penstock.core.handles import KeyGroupRange, PartHandle, PartKind
 from penstock.core.ids import Attempt, ChannelId, CheckpointId, EdgeId, Generation, SubtaskId, Uid
 from penstock.core.keygroups import range_of
 from penstock.core.restore import TASK_PART
+from penstock.core.settings import RuntimeSettings
 from penstock.core.watermarks import END_OF_TIME, NO_TIME
 from penstock.graph.job import JobGraph, OperatorSpec
 from penstock.operators.base import Clock, OperatorContext
@@ -115,6 +116,7 @@ def operator_context(
     clock: Clock,
     attempt: Attempt,
     generation: Generation,
+    settings: RuntimeSettings,
 ) -> OperatorContext:
     parallelism, total = graph.chain(subtask.chain).parallelism, graph.key_groups
     # A chain without keyed input may be wider than there are key groups; then it owns none.
@@ -131,6 +133,7 @@ def operator_context(
         clock=clock,
         restored=() if restored is None else restored.operator_parts(spec.uid),
         restored_checkpoint=None if restored is None else restored.checkpoint,
+        rocksdb=settings.rocksdb,
         job=graph.name,
         same_share=restored is None or not restored.former,
     )

@@ -248,6 +248,7 @@ class Task:
             self._clock,
             self._attempt,
             self._generation,
+            self._settings,
         )
 
     def _keep_log_of(self, chain: OperatorChain) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from penstock.state.codec import Codec
 from penstock.state.evolution import Evolution
 from penstock.state.kinds import Cleaner, KeyedState
-from penstock.state.ttl import TTL, Expired, Refresh, Schedule
+from penstock.state.ttl import TTL, Expired, KeysToSweep, Refresh, Schedule
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -38,7 +38,7 @@ class ExpiringState(KeyedState):
         self._now, self._lifetime = now, ttl.ms
         self._hides = ttl.expired == Expired.NEVER
         self._reading_writes = changeable or ttl.refresh == Refresh.READ
-        self._schedule = Schedule(ttl.ms)
+        self._schedule: KeysToSweep = Schedule(ttl.ms)
 
     def load(self, key: Hashable) -> None:
         self._key = key
@@ -76,14 +76,18 @@ class ExpiringState(KeyedState):
         return self._alive(entry, self._now()) if self._hides and entry is not None else entry
 
     # ---- cleaning ----
+    def watch_with(self, schedule: Callable[[int, int], KeysToSweep]) -> None:
+        """Takes another's word for which keys to look at when; it is made of the lifetime and the present time."""
+        self._schedule = schedule(self._lifetime, self._now())
+
     def next_sweep(self) -> int | None:
         return self._schedule.next_time()
 
     def sweep(self, limit: int) -> None:
         """Removes what is over of at most so many keys."""
-        now = self._now()
+        now, copy = self._now(), self.map.copy
         for key in self._schedule.take_due(now, limit):
-            entry = self.map.get(key)
+            entry = self.map.peek(key)
             if entry is None:
                 continue
             left = self._alive(entry, now)
@@ -91,7 +95,7 @@ class ExpiringState(KeyedState):
                 self.map.remove(key)
                 continue
             if left is not entry:
-                self.map.set(key, left)
+                self.map.set(key, left if copy is None else copy(left))
             self._schedule.add(key, self._earliest(left))
 
     def cleaner(self) -> Cleaner:

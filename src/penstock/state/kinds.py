@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
+import pyarrow as pa
+
 from penstock.core.ids import Uid
 from penstock.state.codec import Codec
 from penstock.state.conversion import Incompatible
 from penstock.state.evolution import Decoder, Evolution
-from penstock.state.layers import REMOVED, LayeredMap
+from penstock.state.layers import REMOVED, KeyedMap, LayeredMap
 from penstock.state.schema import Description
 from penstock.state.tables import StateMismatch
 
@@ -25,6 +27,7 @@ Cleaner = Callable[[Mapping[Any, Any]], Mapping[Any, Any]]
 """Leaves out of a snapshot's entries what need not be stored."""
 
 _MISSING: Final = object()
+_VALUE_COLUMN: Final = "value"
 
 
 class KeyedState:
@@ -35,7 +38,7 @@ class KeyedState:
 
     def __init__(self, name: str, codec: Codec, default: Any, evolution: Evolution) -> None:
         self.name, self.codec, self.evolution = name, codec, evolution
-        self.map = LayeredMap(codec.copy)
+        self.map: KeyedMap = LayeredMap(codec.copy)
         self._changeable = codec.copy is not None
         """Whether values can change in place."""
         self._make: Callable[[], Any] | None = default if callable(default) else None
@@ -82,6 +85,23 @@ class KeyedState:
             return self.evolution.decoder(kind, stored, self._restored_at())
         except Incompatible as reason:
             raise StateMismatch(self.evolution.mismatch(uid, self.name, kind, stored, reason)) from None
+
+    def reads_as_is(self, kind: str, stored: Description) -> bool:
+        """Whether what was stored with that description is just what the state stores now."""
+        return self.evolution.is_same(kind, stored)
+
+    @property
+    def columns(self) -> Mapping[str, pa.DataType]:
+        """Of the state's files, besides those of the key."""
+        return {_VALUE_COLUMN: self.codec.arrow_type}
+
+    def spread(self, column: pa.Array | pa.ChunkedArray) -> Sequence[pa.Array | pa.ChunkedArray]:
+        """What the codec made of values, as these columns."""
+        return (column,)
+
+    def gathered(self, batch: pa.RecordBatch) -> pa.Array:
+        """The columns of a file as the one that is decoded."""
+        return batch.column(_VALUE_COLUMN)
 
     def _restored_at(self) -> int:
         """The stamp of what was stored without one; of no use in a state without a time to live."""

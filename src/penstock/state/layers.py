@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 REMOVED: Final = object()
 """Stands among changes for a key that is gone, and on top of a bottom that still has it."""
@@ -38,6 +38,51 @@ COPIED: Final = 1 << 20
 Layer = dict[Hashable, Any]
 
 
+class KeyedMap(Protocol):
+    """Where a state keeps its entries. Callers on the hot path may read `live` first, and write to it and to `changed`
+    directly."""
+
+    copy: Callable[[Any], Any] | None
+    """Makes a value that shares nothing that can change; None where values cannot change."""
+    live: Layer
+
+    @property
+    def changed(self) -> Layer:
+        """Where changes are noted; `live` itself where that holds nothing else."""
+        ...
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether `live` holds everything."""
+        ...
+
+    def get(self, key: Hashable, default: Any = None) -> Any: ...
+
+    def own(self, key: Hashable, value: Any) -> Any:
+        """A value that can change in place and was found in `live`, for the caller to change."""
+        ...
+
+    def from_below(self, key: Hashable, default: Any) -> Any:
+        """The value of a key that `live` does not have."""
+        ...
+
+    def peek(self, key: Hashable) -> Any:
+        """The value, or None, of a key whose value the caller will not change."""
+        ...
+
+    def set(self, key: Hashable, value: Any) -> None: ...
+
+    def update(self, entries: Mapping[Any, Any]) -> None: ...
+
+    def remove(self, key: Hashable) -> None: ...
+
+    def __contains__(self, key: Hashable) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+    def items(self) -> Iterator[tuple[Any, Any]]: ...
+
+
 class Picture:
     """The map as it was, or what had changed. Readable until dropped; dropping it lets the map merge its layers."""
 
@@ -51,7 +96,7 @@ class Picture:
     def items(self) -> Mapping[Any, Any]:
         """All entries, in a picture of changes with `REMOVED` for those that are gone. Do not change it: it may be a
         layer of the map itself."""
-        return merged(self._layers) if self.since is None else _stacked(self._layers)
+        return merged(self._layers) if self.since is None else stacked(self._layers)
 
     def holds(self, layer: Layer) -> bool:
         return any(held is layer for held in self._layers)
@@ -102,6 +147,12 @@ class LayeredMap:
             value = self.live[key] = self.changed[key] = self.copy(value) if self._pictures else value
         return value
 
+    def peek(self, key: Hashable) -> Any:
+        value = self.live.get(key, self)
+        if value is self:
+            return None if self._bottom is None else self._bottom.get(key)
+        return None if value is REMOVED else value
+
     def set(self, key: Hashable, value: Any) -> None:
         self.live[key] = self.changed[key] = value
 
@@ -142,7 +193,7 @@ class LayeredMap:
                 self._changes.append((cut, self.changed))
         self.changed = {}
         if len(self._changes) > MAX_ASIDE:
-            self._changes = [(self._changes[-1][0], _stacked(tuple(layer for _, layer in self._changes)))]
+            self._changes = [(self._changes[-1][0], stacked(tuple(layer for _, layer in self._changes)))]
         self.settle()
 
     @property
@@ -199,7 +250,7 @@ def merged(layers: tuple[Layer, ...]) -> Mapping[Hashable, Any]:
     return result
 
 
-def _stacked(layers: tuple[Layer, ...]) -> Layer:
+def stacked(layers: tuple[Layer, ...]) -> Layer:
     """The changes of all layers as one, removals kept."""
     if len(layers) == 1:
         return layers[0]

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from penstock.core.handles import KeyGroupRange
 from penstock.kernels.gathering import taken
 from penstock.kernels.partition import rows_by_group
-from penstock.state.keys import KeyColumns
+from penstock.state.keys import KEY_PREFIX, KeyColumns
 from penstock.state.parts import Buffer, RestoredPart
 
 FORMAT_VERSION = 1
@@ -87,17 +87,45 @@ def encode_rows(
 ) -> Iterator[Buffer]:
     """The bytes of a state's file, as it grows: one batch at a time is gathered and encoded, which stays within the
     processor's caches. `of_rows` gives the columns of `types` for some rows, which are numbered as in `key_columns`."""
-    header = StateHeader(FORMAT_VERSION, kind, name, description)
-    fields = [pa.field(GROUP_COLUMN, pa.int32()), *keys.file_fields]
-    fields += [pa.field(column, type) for column, type in types.items()]
-    schema = pa.schema(fields, {_METADATA: msgspec.json.encode(header)})
-    outlet = _Outlet()
-    with pa.ipc.new_file(pa.PythonFile(outlet, "w"), schema) as writer:
+
+    def batches() -> Iterator[list[pa.Array]]:
         for start in range(0, len(key_columns[0]), _ROWS_PER_BATCH):
             key = [column.slice(start, _ROWS_PER_BATCH) for column in key_columns]
             rows, groups = rows_by_group(keys.hashes(key), total_groups)
             key = [taken(column, rows) for column in key]
-            columns = [pa.array(groups), *key, *of_rows(rows + np.int32(start))]
+            yield [pa.array(groups), *key, *of_rows(rows + np.int32(start))]
+
+    return _written(table_schema(kind, name, description, keys, types), batches())
+
+
+def encode_batches(
+    schema: pa.Schema, keys: KeyColumns, total_groups: int, batches: Iterable[Sequence[pa.Array]]
+) -> Iterator[Buffer]:
+    """The bytes of a state's file whose rows, in any order, come a batch at a time: the key's columns, then those of
+    the state. For states that do not fit into memory."""
+
+    def ordered() -> Iterator[list[pa.Array]]:
+        for columns in batches:
+            rows, groups = rows_by_group(keys.hashes(list(columns[: len(keys.names)])), total_groups)
+            yield [pa.array(groups), *(taken(column, rows) for column in columns)]
+
+    return _written(schema, ordered())
+
+
+def table_schema(
+    kind: str, name: str, description: Mapping[str, Any], keys: KeyColumns, types: Mapping[str, pa.DataType]
+) -> pa.Schema:
+    """Of a state's file, with all that it says about itself."""
+    header = StateHeader(FORMAT_VERSION, kind, name, description)
+    fields = [pa.field(GROUP_COLUMN, pa.int32()), *keys.file_fields]
+    fields += [pa.field(column, type) for column, type in types.items()]
+    return pa.schema(fields, {_METADATA: msgspec.json.encode(header)})
+
+
+def _written(schema: pa.Schema, batches: Iterable[list[pa.Array]]) -> Iterator[Buffer]:
+    outlet = _Outlet()
+    with pa.ipc.new_file(pa.PythonFile(outlet, "w"), schema) as writer:
+        for columns in batches:
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
             yield from outlet.taken()
     yield from outlet.taken()
@@ -146,14 +174,8 @@ def present_and_removed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Recor
 
 def read_table(part: RestoredPart, keys: KeyColumns, own: KeyGroupRange) -> tuple[StateHeader, list[pa.RecordBatch]]:
     """The rows of a part that belong to the key groups `own`; shares the part's memory."""
-    reader, header = _opened(part)
-    stored = [(field.name, field.type) for field in list(reader.schema)[1 : 1 + len(keys.names)]]
-    declared = [(field.name, field.type) for field in keys.file_fields]
-    if stored != declared:
-        raise StateMismatch(
-            f"the state {part.name!r} was stored under the key {_shown(stored)}, but the program keys the stream by "
-            f"{_shown(declared)}: key it as before, or give the operator another uid to start with empty state"
-        )
+    reader = pa.ipc.open_file(pa.py_buffer(part.read()))
+    header = checked_header(part, reader.schema, keys)
     batches = []
     for number in range(reader.num_record_batches):
         batch = reader.get_batch(number)
@@ -168,9 +190,10 @@ def key_columns_of(batch: pa.RecordBatch, keys: KeyColumns) -> list[pa.Array]:
     return batch.columns[1 : 1 + len(keys.names)]
 
 
-def _opened(part: RestoredPart) -> tuple[pa.ipc.RecordBatchFileReader, StateHeader]:
-    reader = pa.ipc.open_file(pa.py_buffer(part.read()))
-    metadata = (reader.schema.metadata or {}).get(_METADATA)
+def checked_header(part: RestoredPart, schema: pa.Schema, keys: KeyColumns) -> StateHeader:
+    """What a part of this schema says about itself. Raises `StateMismatch` if it holds no keyed state, or that of
+    another key."""
+    metadata = (schema.metadata or {}).get(_METADATA)
     if metadata is None:
         raise StateMismatch(f"the part {part.name!r} of subtask {part.subtask} holds no keyed state")
     version = msgspec.json.decode(metadata)["version"]
@@ -179,7 +202,14 @@ def _opened(part: RestoredPart) -> tuple[pa.ipc.RecordBatchFileReader, StateHead
             f"the state {part.name!r} is stored in format {version}, but this Penstock reads format {FORMAT_VERSION}: "
             "restore it with the version of Penstock that wrote it, or with a newer one"
         )
-    return reader, msgspec.json.decode(metadata, type=StateHeader)
+    stored = [(field.name, field.type) for field in schema if field.name.startswith(KEY_PREFIX)]
+    declared = [(field.name, field.type) for field in keys.file_fields]
+    if stored != declared:
+        raise StateMismatch(
+            f"the state {part.name!r} was stored under the key {_shown(stored)}, but the program keys the stream by "
+            f"{_shown(declared)}: key it as before, or give the operator another uid to start with empty state"
+        )
+    return msgspec.json.decode(metadata, type=StateHeader)
 
 
 def _shown(columns: list[tuple[str, pa.DataType]]) -> str:

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.api.durations import Duration, seconds
 
@@ -60,6 +60,22 @@ def _check_choice(what: str, given: object, choices: type[StrEnum]) -> None:
 def time_to_live(ttl: TTL | Duration | None) -> TTL | None:
     """What a declaration's `ttl=` stands for."""
     return ttl if ttl is None or isinstance(ttl, TTL) else TTL(ttl)
+
+
+class KeysToSweep(Protocol):
+    """Which keys to look at when. A key may come up without need."""
+
+    def add(self, key: Hashable, stamp: int) -> None:
+        """The key's first item ends its life a lifetime after the stamp."""
+        ...
+
+    def next_time(self) -> int | None:
+        """When there is something to look at."""
+        ...
+
+    def take_due(self, now: int, limit: int) -> list[Hashable]:
+        """At most so many keys whose time has come; each comes up once."""
+        ...
 
 
 class Schedule:

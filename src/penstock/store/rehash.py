@@ -23,6 +23,7 @@ from penstock.core.keygroups import check_total
 from penstock.core.record import GraphRecord, SubtaskRecord
 from penstock.state.parts import Buffer
 from penstock.state.regrouping import NotRegroupable, regrouped
+from penstock.state.stored import is_native
 from penstock.store.errors import CorruptCheckpoint
 from penstock.store.files import Files, FileWriter
 from penstock.store.layout import part_path
@@ -132,6 +133,11 @@ class _Rehashing:
         part.verify()
         if handle.kind is not PartKind.KEYED:
             return part.chunks()
+        if is_native(handle.piece):
+            raise CannotRehash(
+                f"the state {handle.name!r} of operator {handle.uid!r} in {self._source.address} is stored as files of "
+                "RocksDB: take a savepoint of the running job, which holds it in a form that can be divided anew"
+            )
         return self._regrouped(handle, part)
 
     def _regrouped(self, handle: PartHandle, part: _Part) -> Iterator[Buffer]:

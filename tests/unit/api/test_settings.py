@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 import penstock as ps
 from penstock.core.restarts import ExponentialDelay, FailureRate, FixedDelay, NoRestart
-from penstock.core.settings import CheckpointSettings
+from penstock.core.settings import CheckpointSettings, RocksDBSettings
+from penstock.state.rocks.memory import check_installed
 
 
 def test_checkpoints_without_options_have_the_defaults_of_the_core():
@@ -93,3 +95,39 @@ def test_a_bad_pipeline_setting_is_refused_where_it_is_written(options, message)
 def test_local_copies_are_as_the_pipeline_says_or_else_as_the_finer_settings_do(said, finer, meant):
     pipeline = ps.Pipeline("orders", local_copies=said, runtime=ps.RuntimeSettings(local_copies=finer))
     assert pipeline._runtime.local_copies is meant
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"), [("256MB", 256 << 20), ("1.5 GB", 3 << 29), ("64MiB", 64 << 20), (1 << 30, 1 << 30)]
+)
+def test_the_memory_of_rocksdb_is_written_as_a_size(memory, expected):
+    assert ps.RocksDB(memory=memory).settings.memory == expected
+
+
+@pytest.mark.parametrize("memory", ["much", "-1GB", "1MB", 0, True, None, "256 MBit"])
+def test_a_memory_that_is_none_is_refused_where_it_is_written(memory):
+    with pytest.raises(ps.PipelineError, match=r"RocksDB: memory=.* must be a size of at least 16MB: write"):
+        ps.RocksDB(memory=memory)
+
+
+def test_the_backend_decides_where_state_and_its_snapshots_go(tmp_path: Path):
+    def runtime(backend):
+        return ps.Pipeline("p", backend=backend)._runtime
+
+    assert runtime("memory") == ps.RuntimeSettings()
+    assert runtime("files").layers.inline == 0
+    assert runtime("rocksdb").rocksdb == RocksDBSettings()
+    assert runtime(ps.RocksDB("1GB", tmp_path)).rocksdb == RocksDBSettings(1 << 30, str(tmp_path))
+
+
+def test_a_backend_that_does_not_exist_is_refused():
+    with pytest.raises(ps.PipelineError, match="backend='disk' does not exist; choose from 'memory', 'files'"):
+        ps.Pipeline("p", backend="disk")
+
+
+def test_rocksdb_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    with pytest.raises(ps.PipelineError, match=r"pip install penstock\[rocksdb\]"):
+        ps.Pipeline("p", backend="rocksdb")
+    with pytest.raises(ImportError, match=r"pip install penstock\[rocksdb\], on every worker"):
+        check_installed()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.core.barrier import Purpose
 from penstock.core.handles import KeyGroupRange, PartHandle
 from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
-from penstock.core.settings import LayerSettings
+from penstock.core.settings import LayerSettings, RocksDBSettings
 from penstock.operators import aggregates
 from penstock.operators.base import Emitted, Operator, OperatorContext
 from penstock.operators.fold import FoldOperator
@@ -99,6 +99,7 @@ class Subtask:
 
     make: Callable[[], Operator]
     settings: LayerSettings = EAGER
+    rocksdb: RocksDBSettings | None = None
     files: MemoryFiles = field(default_factory=MemoryFiles)
     complete: dict[CheckpointId, list[PartHandle]] = field(default_factory=dict)
     newest: CheckpointId | None = None
@@ -127,6 +128,7 @@ class Subtask:
                 SystemClock(),
                 restored=() if subtask is None else subtask.operator_parts(UID),
                 restored_checkpoint=self.newest,
+                rocksdb=self.rocksdb,
             )
         )
         for state in self.operator.logged():

@@ -24,6 +24,8 @@ from penstock.state.errors import UnstorableValue, UnsupportedType
 from penstock.state.tables import StateMismatch
 from penstock.state.timers import TimerKind
 
+pytestmark = pytest.mark.usefixtures("every_backend")
+
 INPUT = pa.schema([("user", pa.string()), ("amount", pa.int64())])
 OUTPUT = pa.schema([("user", pa.string()), ("total", pa.int64())])
 Records = list[tuple[str | None, int]]
@@ -147,7 +149,7 @@ def test_state_that_returns_to_its_default_takes_no_room() -> None:
     job = totals().feed(batch(("a", 5), ("b", 7)), batch(("a", -5)))
     (operator,) = job.subtasks
     assert isinstance(operator, ProcessOperator)
-    assert dict(operator._states[0].map.items()) == {"b": 7}
+    assert dict(operator.states[0].map.items()) == {"b": 7}
 
 
 def test_a_key_that_is_cleared_while_a_snapshot_is_written_is_gone_afterwards_but_not_in_the_snapshot() -> None:

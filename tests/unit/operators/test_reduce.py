@@ -25,6 +25,8 @@ from penstock.operators.reduce import ReduceOperator, reduced_schema
 from penstock.state import index as index_module
 from penstock.state.tables import StateMismatch
 
+pytestmark = pytest.mark.usefixtures("every_backend")
+
 SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64()), ("price", pa.float64()), ("day", pa.date32())])
 AGGREGATES = {
     "n": ps.count(),

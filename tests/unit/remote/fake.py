@@ -39,7 +39,7 @@ class FakeJob:
         self.refuses: Exception | None = None
         self.may_answer = threading.Event()
         self.may_answer.set()
-        self.was_asked = threading.Event()
+        self.was_asked, self.was_described = threading.Event(), threading.Event()
         self._settings = CheckpointSettings()
 
     def _ask(self, *what: Any) -> None:
@@ -50,6 +50,7 @@ class FakeJob:
             raise self.refuses
 
     def status(self) -> JobStatus:
+        self.was_described.set()
         workers = (WorkerId("a"), None)
         return JobStatus(JobState.RUNNING, Attempt(2), 1, workers, (), CheckpointId(2), 2, 0, None)
 

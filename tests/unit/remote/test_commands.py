@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,23 @@ def test_a_command_asks_its_job_and_tells_the_answer(
     assert told in said(*typed)
     assert job.asked == [asked]
     assert run(*typed)["job"] == "orders"
+
+
+def test_on_a_terminal_a_long_command_shows_how_the_job_is(open_job: OpenJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # which is how Rich is told that it writes to a terminal
+    job, _ = open_job()
+    job.may_answer.clear()
+
+    def answer_once_described() -> None:
+        assert job.was_described.wait(30)
+        job.may_answer.set()
+
+    answering = threading.Thread(target=answer_once_described)
+    answering.start()
+    result = CliRunner().invoke(cli.app, ["rescale", "orders", "3"], catch_exceptions=False)
+    answering.join()
+    assert "orders: runs at parallelism 3" in result.stdout
+    assert "orders" in result.stderr and "orders: runs" not in result.stderr
 
 
 def test_configure_wants_to_know_what_to_change(open_job: OpenJob) -> None:

@@ -17,6 +17,8 @@ from penstock.graph.errors import PipelineError
 from penstock.spark.stateful_processor import StatefulProcessorOperator, TimeMode, states_of
 from penstock.spark.types import schema_of
 
+pytestmark = pytest.mark.usefixtures("every_backend")
+
 INPUT = pa.schema([("user", pa.string()), ("amount", pa.int64())])
 OUTPUT = pa.schema([("user", pa.string()), ("what", pa.string())])
 

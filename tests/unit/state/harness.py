@@ -11,11 +11,20 @@ import pyarrow as pa
 from penstock.core.barrier import Barrier, Mode
 from penstock.core.ids import Attempt, CheckpointId, Cut, Generation, Uid
 from penstock.core.keygroups import range_of
+from penstock.core.settings import RocksDBSettings
 from penstock.kernels.partition import partition
 from penstock.operators.base import Emitted, Operator, OperatorContext
 from penstock.state.parts import CapturedPart, PartKind, RestoredPart
 
 KEY_GROUPS = 16
+
+
+class Chosen:
+    """Where jobs keep their state that say nothing about it (see `tests/unit/conftest.py`)."""
+
+    rocksdb: RocksDBSettings | None = None
+
+
 BARRIER = Barrier(CheckpointId(1), Mode.ALIGNED)
 CUT = Cut(1)
 
@@ -43,7 +52,9 @@ class Captured:
 
     def _written(self, part: CapturedPart) -> RestoredPart:
         content = b"".join(part.encode())
-        return RestoredPart(part.name, part.kind, self.subtask, lambda: memoryview(content), part.key_groups)
+        return RestoredPart(
+            part.name, part.kind, self.subtask, lambda: memoryview(content), part.key_groups, piece=part.piece
+        )
 
 
 @dataclass
@@ -55,6 +66,7 @@ class Job:
     parallelism: int = 1
     restored: Sequence[RestoredPart] = ()
     clock: ManualClock = field(default_factory=ManualClock)
+    rocksdb: RocksDBSettings | None = field(default_factory=lambda: Chosen.rocksdb)
 
     def __post_init__(self) -> None:
         self.subtasks = [self.make() for _ in range(self.parallelism)]
@@ -81,6 +93,7 @@ class Job:
             clock=self.clock,
             restored=parts,
             restored_checkpoint=CheckpointId(1) if parts else None,
+            rocksdb=self.rocksdb,
         )
 
     def feed(self, *batches: pa.RecordBatch) -> Job:
@@ -104,7 +117,8 @@ class Job:
         return self
 
     def capture(self) -> list[Captured]:
-        return [Captured(index, captured(operator)) for index, operator in enumerate(self.subtasks)]
+        """In the backend's own form."""
+        return [Captured(index, captured(operator, portable=False)) for index, operator in enumerate(self.subtasks)]
 
     def snapshot(self) -> list[RestoredPart]:
         return written(self.capture())
@@ -117,13 +131,15 @@ class Job:
         return rows
 
 
-def captured(operator: Operator, cut: Cut = CUT) -> list[CapturedPart]:
+def captured(operator: Operator, cut: Cut = CUT, portable: bool = True) -> list[CapturedPart]:
     """Everything that the operator would store, whole."""
     parts = list(operator.snapshot(BARRIER).parts)
     for state in operator.logged():
         state.mark(cut, cut)
-        pieces = state.whole(portable=True)
-        parts += [CapturedPart(state.name, PartKind.KEYED, piece.encode, state.key_groups) for piece in pieces]
+        parts += [
+            CapturedPart(state.name, PartKind.KEYED, piece.encode, state.key_groups, piece=piece.name)
+            for piece in state.whole(portable)
+        ]
     return parts
 
 

@@ -20,6 +20,8 @@ from penstock.state.declare import StateDeclaration
 from penstock.state.errors import UnstorableValue
 from penstock.state.tables import StateMismatch
 
+pytestmark = pytest.mark.usefixtures("every_backend")
+
 INPUT = pa.schema([("user", pa.string()), ("amount", pa.int64())])
 OUTPUT = pa.schema([("user", pa.string())])
 

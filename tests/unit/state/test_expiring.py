@@ -16,6 +16,8 @@ from penstock.state import declare as ps
 from penstock.state.tables import read_table
 from penstock.state.ttl import TTL
 
+pytestmark = pytest.mark.usefixtures("every_backend")
+
 INPUT = pa.schema([("user", pa.string()), ("do", pa.string()), ("amount", pa.int64())])
 OUTPUT = pa.schema([("seen", pa.string())])
 SECOND = 1000
@@ -70,7 +72,7 @@ def do(running: Job, what: str, amount: int = 0, user: str = "a") -> tuple[Any, 
 def sizes(running: Job) -> list[int]:
     (operator,) = running.subtasks
     assert isinstance(operator, ProcessOperator)
-    return [len(state.map) for state in operator._states]
+    return [len(state.map) for state in operator.states]
 
 
 NOTHING = (None, [], [], {}, None, 0)

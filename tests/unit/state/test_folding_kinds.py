@@ -13,6 +13,8 @@ from penstock.operators.keyed import KeyedContext, KeyedFunction
 from penstock.operators.process import ProcessOperator
 from penstock.state import declare as ps
 
+pytestmark = pytest.mark.usefixtures("every_backend")
+
 INPUT = pa.schema([("user", pa.string()), ("amount", pa.int64())])
 OUTPUT = pa.schema([("user", pa.string()), ("best", pa.int64()), ("mean", pa.float64()), ("distinct", pa.int64())])
 
@@ -84,7 +86,7 @@ def test_a_cleared_key_has_nothing_folded_and_takes_no_room() -> None:
     assert answers(job)[-1] == ("a", None, None, 0)
     (operator,) = job.subtasks
     assert isinstance(operator, ProcessOperator)
-    assert [dict(state.map.items()) for state in operator._states] == [{}, {}, {}]
+    assert [dict(state.map.items()) for state in operator.states] == [{}, {}, {}]
 
 
 def test_folding_functions_ship_to_workers() -> None:
