@@ -152,11 +152,13 @@ def variants():
     return {name: len(kernel.signatures) for name, kernel in kernels.items() if hasattr(kernel, "signatures")}
 
 before = variants()
-assert before["rows_by_owner"] > 0
-batch = pa.record_batch({"k": pa.array(np.arange(1000)), "v": pa.array(np.arange(1000) / 4)})
+assert before["find_slots"] > 0
+numbers = np.arange(1000)
+batch = pa.record_batch({"k": numbers, "w": pa.array(numbers.astype(str)), "v": pa.array(numbers / 4)})
 received = pa.ipc.read_record_batch(batch.serialize(), batch.schema)  # as from a connection: read-only memory
-job = Job(lambda: ReduceOperator(("k",), {"n": count(), "total": sum("v")}, batch.schema), ("k",), 2)
-job.feed(batch, received, received.slice(3))
+for key in ("k", "w"):
+    job = Job(lambda: ReduceOperator((key,), {"n": count(), "total": sum("v")}, batch.schema), (key,), 2)
+    job.feed(batch, received, received.slice(3))
 assert variants() == before, (before, variants())
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=110)
