@@ -117,18 +117,21 @@ class Stream:
         *,
         delay: Duration = 0,
         idle_after: Duration | None = None,
+        max_drift: Duration | None = None,
         uid: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
         """Takes event time from a column (a timestamp, a date, or integer milliseconds): time is up to the highest
         value seen, less the `delay` that a record may come late; of several splits of a source, the slowest counts.
-        What has had no records for `idle_after` is not waited for."""
+        What has had no records for `idle_after` is not waited for. A source that is further ahead than `max_drift` of
+        the slowest one that has it too waits for that."""
         try:
             allowed = seconds(delay, "delay")
             idle = None if idle_after is None else seconds(idle_after, "idle_after", positive=True)
+            drift = None if max_drift is None else seconds(max_drift, "max_drift", positive=True)
         except ValueError as error:
             raise nodes.site_of("with_watermark", uid).error(str(error)) from None
-        return self._with(nodes.add_watermark(self._plan, self._routes, column, allowed, idle, uid, parallelism))
+        return self._with(nodes.add_watermark(self._plan, self._routes, column, allowed, idle, drift, uid, parallelism))
 
     def key_by(self, *columns: str) -> KeyedStream:
         """Brings all records of a key to one place, where `process` and `reduce` keep state for it."""

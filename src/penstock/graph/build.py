@@ -28,6 +28,7 @@ def build(plan: Plan) -> JobGraph:
     check_plan(plan)
     uids = assign_uids(plan)
     runs = _chain_up(plan)
+    _check_pauses(runs)
     chains = tuple(_chain(run, plan, uids) for run in runs)
     chain_of = {node: chain.id for run, chain in zip(runs, chains, strict=True) for node in run}
     edges: list[Edge] = []
@@ -35,6 +36,16 @@ def build(plan: Plan) -> JobGraph:
         for route in run[0].inputs:
             edges.append(_edge(EdgeId(len(edges)), route, run[0], plan, chain_of))
     return JobGraph(plan.name, chains, tuple(edges), plan.key_groups, scaled=partial(_build_at, plan))
+
+
+def _check_pauses(runs: Sequence[Sequence[Node]]) -> None:
+    for run in runs:
+        for node in run:
+            if node.pauses_source and run[0].inputs:
+                raise node.error(
+                    "max_drift pauses the source, so the two must be in one chain: put with_watermark behind the "
+                    "source, before any exchange, union or second use of the stream, with the same parallelism"
+                )
 
 
 def _build_at(plan: Plan, parallelism: int) -> JobGraph:

@@ -138,6 +138,7 @@ def add_watermark(
     column: str,
     delay: float,
     idle_after: float | None,
+    max_drift: float | None,
     uid: str | None,
     parallelism: int | None,
 ) -> Routes:
@@ -145,8 +146,18 @@ def add_watermark(
     schema = schema_of(routes)
     check_time_column(column, schema, site)
     idle_ms = None if idle_after is None else round(idle_after * 1_000)
-    factory = partial(WatermarkOperator, column, round(delay * 1_000), idle_ms)
-    node = Node(site, factory, schema, routes, parallelism, stateful=True, event_time=EventTime(column))
+    drift_ms = None if max_drift is None else round(max_drift * 1_000)
+    factory = partial(WatermarkOperator, column, round(delay * 1_000), idle_ms, drift_ms)
+    node = Node(
+        site,
+        factory,
+        schema,
+        routes,
+        parallelism,
+        stateful=True,
+        pauses_source=max_drift is not None,
+        event_time=EventTime(column),
+    )
     return (Route(plan.add(node)),)
 
 

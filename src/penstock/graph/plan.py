@@ -44,6 +44,8 @@ class Node:
     """Both as in `OperatorSpec`."""
     sides: Mapping[str, pa.Schema] = field(default_factory=dict)
     """The schemas of its side outputs, which need not be consumed."""
+    pauses_source: bool = False
+    """It must be in the chain of its source, which it may pause."""
     event_time: EventTime | None = None
     """Set on an operator that says where its output has its event time; others keep what their input has."""
 

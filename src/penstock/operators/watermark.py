@@ -8,6 +8,9 @@ parallelism, where records of all old subtasks may arrive at each new one, the l
 Where a source reads several splits at a time, each has a time of its own, and the watermark is that of the slowest: a
 split that is read faster than another makes no record of the other late. With `idle_after`, a split that has had no
 records for so long is left out; when all are, the subtask says that it is idle, and event time goes on without it.
+
+With `max_drift`, a source that is further ahead of the slowest one of the job that has it too waits (`core/drift.py`):
+what it read ahead would only pile up in windows.
 """
 
 from __future__ import annotations
@@ -46,8 +49,9 @@ class _Split:
 class WatermarkOperator(Operator):
     passes_watermarks = False
 
-    def __init__(self, column: str, delay_ms: int, idle_ms: int | None = None) -> None:
-        self._column, self._delay_ms, self._idle_ms = column, delay_ms, idle_ms
+    def __init__(self, column: str, delay_ms: int, idle_ms: int | None = None, drift_ms: int | None = None) -> None:
+        self._column, self._delay_ms, self._idle_ms, self._drift_ms = column, delay_ms, idle_ms, drift_ms
+        self._slowest: int | None = None
         self._watermark = MIN_WATERMARK
         self._parallelism = 1
         self._splits: dict[str | None, _Split] = {}
@@ -116,8 +120,31 @@ class WatermarkOperator(Operator):
     def on_timer(self, now_ms: int, out: Collector) -> None:
         if self._idle_ms is not None:
             for split in self._splits.values():
+                if self.is_ahead:  # it has records, but waits
+                    split.heard_ms = now_ms
                 split.idle |= split.heard_ms + self._idle_ms <= now_ms
             self._advance()
+
+    # ---- alignment ----
+    @property
+    def is_aligned(self) -> bool:
+        return self._drift_ms is not None
+
+    @property
+    def aligned_time(self) -> int | None:
+        """None while it says nothing about time."""
+        silent = self._watermark in (MIN_WATERMARK, MAX_WATERMARK) or self.is_idle(False)
+        return None if self._drift_ms is None or silent else self._watermark
+
+    @property
+    def is_ahead(self) -> bool:
+        """Further ahead of the slowest source than it may be."""
+        if self._drift_ms is None or self._slowest is None or self._watermark == MAX_WATERMARK:
+            return False
+        return self._watermark - self._slowest > self._drift_ms
+
+    def align(self, slowest: int) -> None:
+        self._slowest = slowest
 
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
         state = _STATE.pack(_VERSION, self._parallelism, self._watermark)

@@ -17,6 +17,7 @@ from penstock.core.barrier import Barrier
 from penstock.core.ids import CheckpointId, Uid
 from penstock.graph.job import MAIN, OperatorSpec
 from penstock.operators.base import Operator, OperatorContext, OperatorError, Polled, SourceOperator
+from penstock.operators.watermark import WatermarkOperator
 from penstock.runtime.elements import MAX_WATERMARK, MIN_WATERMARK
 from penstock.state.parts import LoggedState, OperatorSnapshot
 
@@ -89,6 +90,7 @@ class OperatorChain:
         self._links = self._connect(_End(emit))
         self._own_times = {i: MIN_WATERMARK for i, op in enumerate(self.operators) if not op.passes_watermarks}
         self._time_ended = False
+        self._aligned = [op for op in self.operators if isinstance(op, WatermarkOperator) and op.is_aligned]
         self._split: tuple[str | None, frozenset[str] | None] = None, None
         self.timed = [i for i, op in enumerate(self.operators) if type(op).next_timer is not Operator.next_timer]
         self._watermarked = [
@@ -186,6 +188,21 @@ class OperatorChain:
             self._split = split, splits
             for place in self._own_times:
                 self._call(place, "was told of a split", self.operators[place].on_split, split, splits)
+
+    @property
+    def aligned_time(self) -> int | None:
+        """How far a source has come that is to stay close to others; None if it has nothing to say of that."""
+        times = [time for operator in self._aligned if (time := operator.aligned_time) is not None]
+        return min(times, default=None)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the source is to wait for slower ones."""
+        return any(operator.is_ahead for operator in self._aligned)
+
+    def align(self, slowest: int) -> None:
+        for operator in self._aligned:
+            operator.align(slowest)
 
     # ---- processing time ----
     def next_timer(self) -> int | None:

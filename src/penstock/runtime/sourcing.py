@@ -44,7 +44,7 @@ class SourceDriver:
 
     @property
     def wake_at(self) -> float | None:
-        return self._poll_at
+        return None if self._chain.is_ahead else self._poll_at
 
     def stop(self) -> None:
         self.done = True
@@ -56,6 +56,8 @@ class SourceDriver:
         """Polls once, if it is time, and processes what came. Returns the rows."""
         started = self._clock.now()
         if self.done or self._checkpoints.paused or self._checkpoints.drained or started < self._poll_at:
+            return 0
+        if self._chain.is_ahead:  # until it hears that others have caught up
             return 0
         before = self._outputs.rows
         polled = self._chain.poll(self._source, self._size.rows(self._outputs.room))

@@ -152,6 +152,17 @@ def test_windows_that_are_none_are_refused(make: Any, message: str) -> None:
         make()
 
 
+def test_only_a_source_that_is_in_the_same_chain_can_be_paused() -> None:
+    p = ps.Pipeline("job")
+    orders(p).filter(pl.col("amount") > 0).with_watermark("ts", max_drift="1min", uid="time").sink(
+        ps.sinks.Discard(), uid="out"
+    )
+    assert [chain.id for chain in p.graph().chains] == ["orders"]
+    p = ps.Pipeline("job")
+    orders(p).rebalance().with_watermark("ts", max_drift="1min", uid="time").sink(ps.sinks.Discard(), uid="out")
+    assert "max_drift pauses the source, so the two must be in one chain" in refused(p.graph)
+
+
 def test_the_time_of_deduplication_is_event_time_where_there_is_one() -> None:
     p = ps.Pipeline("job")
     once = timed(p).deduplicate("user", "amount", within="1h", uid="once")

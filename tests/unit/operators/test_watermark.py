@@ -220,3 +220,30 @@ def test_without_a_limit_nothing_becomes_idle_by_itself():
     after(operator, 5_000)
     assert operator.next_timer() is None
     assert (operator.is_idle(False), operator.is_idle(True)) == (False, True)
+
+
+def test_a_source_that_is_too_far_ahead_of_the_slowest_waits_and_is_not_taken_for_idle():
+    operator, clock = WatermarkOperator("ts", 0, idle_ms=100, drift_ms=1_000), Wall()
+    context = OperatorContext(
+        Uid("time"), "with_watermark", 0, 1, KeyGroupRange(0, 128), 128, Attempt(1), Generation(1), clock
+    )
+    operator.open(context)
+    assert (operator.aligned_time, operator.is_ahead) == (None, False)
+    after(operator, 5_000)
+    assert (operator.aligned_time, operator.is_ahead) == (4_999, False)
+    operator.align(3_998)
+    assert operator.is_ahead
+    expire(operator, clock, 150)
+    assert (operator.aligned_time, operator.is_idle(False)) == (4_999, False)
+    operator.align(3_999)
+    assert not operator.is_ahead
+    expire(operator, clock, 300)
+    assert (operator.aligned_time, operator.is_idle(False)) == (None, True)
+
+
+def test_the_end_of_time_waits_for_nobody():
+    operator, _ = timed(None)
+    aligned = WatermarkOperator("ts", 0, None, 10)
+    aligned.align(0)
+    aligned.on_watermark(MAX_WATERMARK, Emitted())
+    assert (aligned.is_ahead, aligned.aligned_time, operator.is_aligned) == (False, None, False)

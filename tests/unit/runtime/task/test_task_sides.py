@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pyarrow as pa
-from tests.unit.runtime.task.harness import Job, Numbers, Pass, Seen, chain, graph, rows
+from tests.unit.runtime.task.harness import Job, Numbers, Pass, Seen, chain, graph, rows, subtask
 from tests.unit.runtime.task.lone import IN, Lone
 
 from penstock.graph.job import JobGraph, Partitioning
 from penstock.operators.base import Collector, Operator
+from penstock.operators.watermark import WatermarkOperator
 from penstock.runtime.elements import Idle, Watermark
+from penstock.runtime.ports import Align
 
 A, B = IN
 
@@ -99,3 +101,26 @@ def test_an_operator_with_its_own_time_says_when_it_is_idle_and_rows_end_that_be
     lone.step(1.5)
     sent = lone.run().sent()
     assert sent == [Idle(active=True), [(0, 2)], Watermark(5), Idle(active=False)]
+
+
+def test_a_source_that_is_ahead_is_not_polled_until_the_slowest_has_come_closer() -> None:
+    made = graph(
+        [
+            chain("source", [lambda: Numbers(100, watermarks=False), lambda: WatermarkOperator("n", 0, None, 10)]),
+            chain("sink", [Seen]),
+        ],
+        [("source", "sink", Partitioning.FORWARD)],
+    )
+    job = Job(made, checkpointing=False)
+    source = job.tasks[subtask("source")]
+    source.put(Align(0))
+    job.run()
+    assert source.aligned_time is not None
+    assert 10 < source.aligned_time < 20
+    before = source.rows_in
+    job.clock.advance(60.0)
+    job.run()
+    assert source.rows_in == before
+    source.put(Align(5))
+    job.run()
+    assert source.rows_in > before
