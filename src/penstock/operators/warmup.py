@@ -16,7 +16,7 @@ from penstock.core.handles import KeyGroupRange
 from penstock.core.ids import Attempt, Cut, Generation, Uid
 from penstock.kernels.loading import COMPILED_FROM_ROWS
 from penstock.kernels.partition import partition
-from penstock.operators.aggregates import count, max, min, sum
+from penstock.operators.aggregation.declare import count, max, min, sum
 from penstock.operators.base import Clock, Emitted, OperatorContext
 from penstock.operators.reduce import ReduceOperator
 

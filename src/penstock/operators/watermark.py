@@ -4,11 +4,16 @@ The watermark is the highest time seen so far, minus the delay that late records
 record of exactly that time may still follow). It replaces whatever came from upstream, except for the end of all time.
 It never goes back; over a restart it is kept as operator state: each subtask takes up its own, and at another
 parallelism, where records of all old subtasks may arrive at each new one, the lowest.
+
+Where a source reads several splits at a time, each has a time of its own, and the watermark is that of the slowest: a
+split that is read faster than another makes no record of the other late. With `idle_after`, a split that has had no
+records for so long is left out; when all are, the subtask says that it is idle, and event time goes on without it.
 """
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -27,16 +32,30 @@ _VERSION: Final = 1
 _TICKS_PER_MS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
 
+@dataclass(slots=True)
+class _Split:
+    """What is known of one split; of the input as a whole, where there are none."""
+
+    time: int = MIN_WATERMARK
+    """Its own watermark."""
+    heard_ms: int = 0
+    """When it last had records, or was first heard of; by the wall clock. Kept if splits can become idle."""
+    idle: bool = False
+
+
 class WatermarkOperator(Operator):
     passes_watermarks = False
 
-    def __init__(self, column: str, delay_ms: int) -> None:
-        self._column, self._delay_ms = column, delay_ms
+    def __init__(self, column: str, delay_ms: int, idle_ms: int | None = None) -> None:
+        self._column, self._delay_ms, self._idle_ms = column, delay_ms, idle_ms
         self._watermark = MIN_WATERMARK
         self._parallelism = 1
+        self._splits: dict[str | None, _Split] = {}
+        self._split: str | None = None
 
     def open(self, context: OperatorContext) -> None:
-        self._parallelism = context.parallelism
+        self._parallelism, self._clock = context.parallelism, context.clock
+        self._splits = {None: self._new_split()}
         stored = {part.subtask: _STATE.unpack(part.read()) for part in context.restored if part.name == _PART}
         if not stored:
             return
@@ -52,11 +71,30 @@ class WatermarkOperator(Operator):
         else:
             self._watermark = min(watermark for _, _, watermark in stored.values())
 
+    def _new_split(self) -> _Split:
+        return _Split(heard_ms=0 if self._idle_ms is None else self._clock.wall_ms())
+
+    def on_split(self, split: str | None, splits: frozenset[str] | None) -> None:
+        self._split = split
+        names: list[str | None] = [*sorted(splits or ())]
+        if split not in names:
+            names.append(split)
+        self._splits = {name: self._splits.get(name) or self._new_split() for name in names}
+
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
+        split = self._splits[self._split]
+        if self._idle_ms is not None:
+            split.heard_ms, split.idle = self._clock.wall_ms(), False
         highest = latest_ms(batch.column(self._column))
         if highest is not None:
-            self._watermark = max(self._watermark, highest - self._delay_ms - 1)
+            split.time = max(split.time, highest - self._delay_ms - 1)
+            self._advance()
         out.emit(batch)
+
+    def _advance(self) -> None:
+        """The watermark is that of the slowest split that speaks; while none does, time stands still."""
+        times = [split.time for split in self._splits.values() if not split.idle]
+        self._watermark = max(self._watermark, min(times, default=MIN_WATERMARK))
 
     def on_watermark(self, time: int, out: Collector) -> None:
         if time == MAX_WATERMARK:
@@ -64,6 +102,22 @@ class WatermarkOperator(Operator):
 
     def emitted_watermark(self) -> int | None:
         return None if self._watermark == MIN_WATERMARK else self._watermark
+
+    # ---- idleness ----
+    def is_idle(self, input_idle: bool) -> bool:
+        return input_idle or all(split.idle for split in self._splits.values())
+
+    def next_timer(self) -> int | None:
+        if self._idle_ms is None or self._watermark == MAX_WATERMARK:
+            return None
+        heard = [split.heard_ms for split in self._splits.values() if not split.idle]
+        return min(heard) + self._idle_ms if heard else None
+
+    def on_timer(self, now_ms: int, out: Collector) -> None:
+        if self._idle_ms is not None:
+            for split in self._splits.values():
+                split.idle |= split.heard_ms + self._idle_ms <= now_ms
+            self._advance()
 
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
         state = _STATE.pack(_VERSION, self._parallelism, self._watermark)

@@ -330,6 +330,7 @@ class Task:
             due = self._chain.next_timer()
             if due is not None and due <= (now_ms := self._clock.wall_ms()):
                 self._chain.fire_timers(now_ms)
+                self._driver.settle_idleness()
 
     def _measure_and_wait(self, begun: float, rows: int) -> float | None:
         """Ends a step: what it says about the rate of work, and when to go on."""
