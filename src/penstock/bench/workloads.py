@@ -61,8 +61,8 @@ WORKLOADS = {
 }
 
 
-def pipeline(name: str, events: Events, workers: int, checkpoints: ps.Checkpoints | None) -> ps.Pipeline:
-    made = ps.Pipeline(name, parallelism=workers, checkpoints=checkpoints)
+def pipeline(name: str, events: Events, workers: int, checkpoints: ps.Checkpoints | None, backend: str) -> ps.Pipeline:
+    made = ps.Pipeline(name, parallelism=workers, checkpoints=checkpoints, backend=backend)
     stream = made.source(events.source(), uid="events")
     WORKLOADS[name].work(stream, events).sink(ps.sinks.Discard(), uid="discard")
     return made
