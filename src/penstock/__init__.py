@@ -17,12 +17,38 @@ if TYPE_CHECKING:
     from penstock.api.keyed import KeyedStream
     from penstock.api.pipeline import Pipeline
     from penstock.api.stream import Stream
+    from penstock.api.windowed import WindowedStream
     from penstock.core.barrier import Mode
     from penstock.core.settings import InFlightSettings, RuntimeSettings
     from penstock.graph.errors import PipelineError, UnnamedOperatorWarning
-    from penstock.operators.aggregates import count, max, min, sum
+    from penstock.operators.aggregation.declare import (
+        approx_count_distinct,
+        collect,
+        count,
+        count_distinct,
+        first,
+        last,
+        max,
+        mean,
+        min,
+        quantile,
+        std,
+        sum,
+        top_n,
+        user_defined,
+        var,
+    )
     from penstock.operators.keyed import KeyedContext, KeyedFunction, Row, Timer
     from penstock.operators.stream_function import StreamContext, StreamFunction
+    from penstock.operators.windows.declare import (
+        count_window,
+        every,
+        every_count,
+        global_window,
+        session,
+        sliding,
+        tumbling,
+    )
     from penstock.runtime.network.tls import TlsFiles
     from penstock.runtime.outcome import JobResult
     from penstock.spark.job import CheckpointFailed, Job, JobFailed, RescaleFailed
@@ -59,19 +85,38 @@ _HOME_OF = {
     "Timer": "penstock.operators.keyed",
     "TimerKind": "penstock.state.timers",
     "UnnamedOperatorWarning": "penstock.graph.errors",
+    "WindowedStream": "penstock.api.windowed",
     "aggregating": "penstock.state.declare",
-    "count": "penstock.operators.aggregates",
     "list": "penstock.state.declare",
     "map": "penstock.state.declare",
-    "max": "penstock.operators.aggregates",
-    "min": "penstock.operators.aggregates",
     "operator_broadcast": "penstock.state.operator_state",
     "operator_list": "penstock.state.operator_state",
     "operator_union": "penstock.state.operator_state",
     "raw": "penstock.state.operator_state",
     "reducing": "penstock.state.declare",
-    "sum": "penstock.operators.aggregates",
     "value": "penstock.state.declare",
+    "approx_count_distinct": "penstock.operators.aggregation.declare",
+    "collect": "penstock.operators.aggregation.declare",
+    "count": "penstock.operators.aggregation.declare",
+    "count_distinct": "penstock.operators.aggregation.declare",
+    "first": "penstock.operators.aggregation.declare",
+    "last": "penstock.operators.aggregation.declare",
+    "max": "penstock.operators.aggregation.declare",
+    "mean": "penstock.operators.aggregation.declare",
+    "min": "penstock.operators.aggregation.declare",
+    "quantile": "penstock.operators.aggregation.declare",
+    "std": "penstock.operators.aggregation.declare",
+    "sum": "penstock.operators.aggregation.declare",
+    "top_n": "penstock.operators.aggregation.declare",
+    "user_defined": "penstock.operators.aggregation.declare",
+    "var": "penstock.operators.aggregation.declare",
+    "count_window": "penstock.operators.windows.declare",
+    "every": "penstock.operators.windows.declare",
+    "every_count": "penstock.operators.windows.declare",
+    "global_window": "penstock.operators.windows.declare",
+    "session": "penstock.operators.windows.declare",
+    "sliding": "penstock.operators.windows.declare",
+    "tumbling": "penstock.operators.windows.declare",
 }
 
 __all__ = [
@@ -99,22 +144,41 @@ __all__ = [
     "TimerKind",
     "TlsFiles",
     "UnnamedOperatorWarning",
+    "WindowedStream",
     "aggregating",
+    "approx_count_distinct",
+    "collect",
     "count",
+    "count_distinct",
+    "count_window",
+    "every",
+    "every_count",
+    "first",
+    "global_window",
+    "last",
     "list",
     "map",
     "max",
+    "mean",
     "min",
     "operator_broadcast",
     "operator_list",
     "operator_union",
+    "quantile",
     "raw",
     "reducing",
     "restart",
+    "session",
     "sinks",
+    "sliding",
     "sources",
+    "std",
     "sum",
+    "top_n",
+    "tumbling",
+    "user_defined",
     "value",
+    "var",
 ]
 
 

@@ -226,6 +226,7 @@ Keys = Annotated[int, typer.Option(min=1, help="How many keys the events have.")
 Workers = Annotated[int, typer.Option(min=1, help="Workers, each a process.")]
 KeyTypes = Annotated[str, typer.Option("--key-type", help="int or string.")]
 Skew = Annotated[bool, typer.Option("--skew", help="Four of five events have a key of the first hundredth.")]
+Backend = Annotated[str, typer.Option(help="Where functions (w3) keep their state: memory, files or rocksdb.")]
 Every = Annotated[str, typer.Option(help="Time between two checkpoints; none: take none.")]
 Seconds = Annotated[float, typer.Option(min=1.0, help="How long to measure, once the job is warm.")]
 
@@ -240,13 +241,15 @@ def _workload(name: str, help: str) -> None:
         key_type: KeyTypes = "int",
         skew: Skew = False,
         every: Every = "1s",
+        backend: Backend = "memory",
     ) -> None:
         from penstock.bench.events import KeyType
         from penstock.bench.throughput import measure, run_of, table
 
         if key_type not in list(KeyType):
             raise typer.BadParameter(f"choose from {', '.join(KeyType)}", param_hint="--key-type")
-        asked = run_of(name, keys, KeyType(key_type), skew, workers, seconds, None if every == "none" else every)
+        pause = None if every == "none" else every
+        asked = run_of(name, keys, KeyType(key_type), skew, workers, seconds, pause, backend)
         figure = measure(asked, say=None if as_json else typer.echo)
         if as_json:
             print_json(figure.as_dict())
@@ -255,13 +258,8 @@ def _workload(name: str, help: str) -> None:
 
 
 _workload("w1", "Events per second through a running count and sum per key.")
+_workload("w2", "Events per second through a count and sum per key and window of 10 s.")
 _workload("w3", "Events per second through a Python function per record that keeps state per key.")
-
-
-@bench.command()
-def w2() -> None:
-    """Events per second through a count and sum per key and window of 10 s."""
-    raise typer.BadParameter("needs windows of event time, which this version does not have", param_hint="w2")
 
 
 @bench.command()

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+    from penstock.api.durations import Duration
     from penstock.api.stream import Stream
-    from penstock.operators.aggregates import Aggregate
+    from penstock.api.windowed import WindowedStream
+    from penstock.operators.aggregation.declare import Aggregate
     from penstock.operators.fold import RowFunction
     from penstock.operators.keyed import KeyedContext, KeyedFunction
+    from penstock.operators.windows.declare import Trigger, Windows
     from penstock.state.declare import StateDeclaration
 
 
@@ -74,23 +77,43 @@ class KeyedStream:
         )
         return Stream(self._plan, routes)
 
+    def window(
+        self,
+        windows: Windows,
+        *,
+        allowed_lateness: Duration = 0,
+        early: Trigger | None = None,
+        on: str | None = None,
+    ) -> WindowedStream:
+        """Cuts the records of each key into windows: `window(ps.tumbling("10s")).aggregate(n=ps.count())`.
+
+        A record later than all its windows by more than `allowed_lateness` goes to the result's `late` stream; within
+        it, the window's row is put out again. `early` puts rows out before the window ends: `early=ps.every("1s")`.
+        Event time is in the column that `with_watermark` named, or `on` another one."""
+        from penstock.api.windowed import windowed
+
+        return windowed(self._plan, self._routes, self._key, windows, allowed_lateness, early, on)
+
     def reduce(
         self,
         function: RowFunction | None = None,
         /,
         *,
+        output: str = "updates",
         uid: str | None = None,
         parallelism: int | None = None,
         **aggregates: Aggregate,
     ) -> Stream:
         """A running aggregate per key: `reduce(n=ps.count(), total=ps.sum("amount"))` gives the key's columns and
         these. Or a function of two rows, `reduce(lambda best, row: row if row.score > best.score else best)`, that
-        keeps the columns. The updated row of a key is put out whenever a batch had rows of it."""
+        keeps the columns. The updated row of a key is put out whenever a batch had rows of it; with
+        `output="changelog"` what has changed, marked in a column `op`: `insert`, or `update_before` and
+        `update_after`."""
         from penstock.api.stream import Stream
         from penstock.graph.keyed import add_reduce
 
         return Stream(
-            self._plan, add_reduce(self._plan, self._routes, self._key, function, aggregates, uid, parallelism)
+            self._plan, add_reduce(self._plan, self._routes, self._key, function, aggregates, output, uid, parallelism)
         )
 
     def __repr__(self) -> str:
@@ -106,4 +129,6 @@ class KeyedStream:
                     f"{name} needs no key: write stream.{name}(...) before key_by(...), or after process(...) or "
                     "reduce(...)"
                 )
-            raise AttributeError(f"a KeyedStream has no {name!r}; it has process, reduce and transform_with_state")
+            raise AttributeError(
+                f"a KeyedStream has no {name!r}; it has process, reduce, window and transform_with_state"
+            )

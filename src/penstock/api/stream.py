@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.api.keyed import KeyedStream
+    from penstock.api.windowed import StreamWithLate, WindowedStream
     from penstock.connectors.base import Sink
     from penstock.operators.stream_function import StreamFunction
+    from penstock.operators.windows.declare import Trigger, Windows
 
 _KEYED_METHODS = ("reduce",)
 
@@ -110,21 +112,72 @@ class Stream:
         return self._with(add_stream_process(self._plan, self._routes, function, returns, uid, parallelism))
 
     def with_watermark(
-        self, column: str, *, delay: Duration = 0, uid: str | None = None, parallelism: int | None = None
+        self,
+        column: str,
+        *,
+        delay: Duration = 0,
+        idle_after: Duration | None = None,
+        max_drift: Duration | None = None,
+        uid: str | None = None,
+        parallelism: int | None = None,
     ) -> Stream:
         """Takes event time from a column (a timestamp, a date, or integer milliseconds): time is up to the highest
-        value seen, less the `delay` that a record may come late."""
+        value seen, less the `delay` that a record may come late; of several splits of a source, the slowest counts.
+        What has had no records for `idle_after` is not waited for. A source that is further ahead than `max_drift` of
+        the slowest one that has it too waits for that."""
         try:
             allowed = seconds(delay, "delay")
+            idle = None if idle_after is None else seconds(idle_after, "idle_after", positive=True)
+            drift = None if max_drift is None else seconds(max_drift, "max_drift", positive=True)
         except ValueError as error:
             raise nodes.site_of("with_watermark", uid).error(str(error)) from None
-        return self._with(nodes.add_watermark(self._plan, self._routes, column, allowed, uid, parallelism))
+        return self._with(nodes.add_watermark(self._plan, self._routes, column, allowed, idle, drift, uid, parallelism))
 
     def key_by(self, *columns: str) -> KeyedStream:
         """Brings all records of a key to one place, where `process` and `reduce` keep state for it."""
         from penstock.api.keyed import KeyedStream  # the two kinds of stream know each other
 
         return KeyedStream(self._plan, nodes.keyed(self._routes, columns), columns)
+
+    def window(
+        self,
+        windows: Windows,
+        *,
+        allowed_lateness: Duration = 0,
+        early: Trigger | None = None,
+        on: str | None = None,
+    ) -> WindowedStream:
+        """Cuts all records into windows, without a key; kept in one place:
+        `window(ps.tumbling("10s")).aggregate(n=ps.count())`.
+
+        A record later than all its windows by more than `allowed_lateness` goes to the result's `late` stream; within
+        it, the window's row is put out again. `early` puts rows out before the window ends: `early=ps.every("1s")`.
+        Event time is in the column that `with_watermark` named, or `on` another one."""
+        from penstock.api.windowed import windowed
+
+        return windowed(self._plan, self._routes, (), windows, allowed_lateness, early, on)
+
+    def deduplicate(
+        self,
+        *columns: str,
+        within: Duration | None = None,
+        on: str | None = None,
+        uid: str | None = None,
+        parallelism: int | None = None,
+    ) -> StreamWithLate:
+        """Lets through the first record of every value of these columns: `deduplicate("id", within="1h")`. Within a
+        time, a record is a repetition if one was let through less than that before or after it, by event time (see
+        `with_watermark`), or by the clock if the stream has none; without it, values are remembered for ever."""
+        from penstock.api.windowed import StreamWithLate
+        from penstock.graph.windows import add_deduplicate
+
+        routes = nodes.keyed(self._routes, columns, "deduplicate")
+        try:
+            length = None if within is None else round(seconds(within, "within", positive=True) * 1_000)
+        except ValueError as error:
+            raise nodes.site_of("deduplicate", uid).error(str(error)) from None
+        results, late = add_deduplicate(self._plan, routes, columns, length, on, uid, parallelism)
+        return StreamWithLate(self._plan, results, late)
 
     def rebalance(self) -> Stream:
         """Spreads the records evenly over the subtasks of the next operator, batch by batch."""

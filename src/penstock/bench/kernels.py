@@ -26,7 +26,7 @@ def columns(
         i = index[row]
         if i - before != distance:
             distance = i - before
-            key_step = (distance * _SCATTER) % keys
+            key_step = (distance % keys) * (_SCATTER % keys) % keys  # what 64 bits hold, however far it goes
             value_step = distance % values
         before = i
         key += key_step
@@ -41,7 +41,7 @@ def columns(
     if hot_keys:
         for row in range(rows):
             if index[row] % 5:
-                key_column[row] = (index[row] * _SCATTER) % hot_keys
+                key_column[row] = (index[row] % hot_keys) * (_SCATTER % hot_keys) % hot_keys
     return key_column, value_column, time_column
 
 

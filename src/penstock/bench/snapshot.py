@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from penstock.core.handles import KeyGroupRange, PartHandle, PartKind
 from penstock.core.ids import Attempt, Cut, Generation, Uid
-from penstock.operators import aggregates
+from penstock.operators.aggregation import declare as aggregates
 from penstock.operators.base import Emitted, OperatorContext
 from penstock.operators.reduce import ReduceOperator
 from penstock.runtime.clock import SystemClock

@@ -42,6 +42,8 @@ class Run:
     seconds: float = 15.0
     every: str | None = "1s"
     """Between checkpoints; None: there are none."""
+    backend: str = "memory"
+    """Of the state of functions (w3)."""
     incremental: bool = True
     changelog: bool = False
 
@@ -72,16 +74,23 @@ class Figure:
 
 
 def run_of(
-    workload: str, keys: int, key_type: KeyType, skewed: bool, workers: int, seconds: float, every: str | None
+    workload: str,
+    keys: int,
+    key_type: KeyType,
+    skewed: bool,
+    workers: int,
+    seconds: float,
+    every: str | None,
+    backend: str,
 ) -> Run:
     events = Events(keys, WORKLOADS[workload].values, key_type, skewed)
-    return Run(workload, events, workers, seconds, every)
+    return Run(workload, events, workers, seconds, every, backend)
 
 
 def measure(run: Run, *, say: Say | None = None) -> Figure:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         checkpoints = None if run.every is None else _checkpoints(run, directory, run.every)
-        job = pipeline(run.workload, run.events, run.workers, checkpoints).start()
+        job = pipeline(run.workload, run.events, run.workers, checkpoints, run.backend).start()
         try:
             return _Watch(run, job, say or (lambda _: None)).measure()
         finally:

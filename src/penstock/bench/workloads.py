@@ -1,6 +1,7 @@
 """The workloads that other engines are compared on, as Penstock pipelines.
 
 - w1: a running count and sum per key, the updated rows to a sink that discards them;
+- w2: a count and sum per key and window of 10 s of event time, which is 100 events per millisecond;
 - w3: a Python function per record that keeps (count, last value) per key and puts out (key, count) when a value falls.
 
 All read the same events, through a keyed exchange, with exactly-once checkpoints.
@@ -33,6 +34,11 @@ def _running_totals(stream: ps.Stream, events: Events) -> ps.Stream:
     return stream.key_by("key").reduce(n=ps.count(), total=ps.sum("value"), uid="totals")
 
 
+def _windows(stream: ps.Stream, events: Events) -> ps.Stream:
+    keyed = stream.with_watermark("ts", uid="time").key_by("key")
+    return keyed.window(ps.tumbling("10s")).aggregate(n=ps.count(), total=ps.sum("value"), uid="windows")
+
+
 def _falls(stream: ps.Stream, events: Events) -> ps.Stream:
     returns = {"key": events.key_class, "count": int}
     return stream.key_by("key").process(Falls, returns=returns, uid="falls")
@@ -50,12 +56,13 @@ class Workload:
 
 WORKLOADS = {
     "w1": Workload("totals", _running_totals, 1_000),
+    "w2": Workload("windows", _windows, 1_000),
     "w3": Workload("falls", _falls, 997),
 }
 
 
-def pipeline(name: str, events: Events, workers: int, checkpoints: ps.Checkpoints | None) -> ps.Pipeline:
-    made = ps.Pipeline(name, parallelism=workers, checkpoints=checkpoints)
+def pipeline(name: str, events: Events, workers: int, checkpoints: ps.Checkpoints | None, backend: str) -> ps.Pipeline:
+    made = ps.Pipeline(name, parallelism=workers, checkpoints=checkpoints, backend=backend)
     stream = made.source(events.source(), uid="events")
     WORKLOADS[name].work(stream, events).sink(ps.sinks.Discard(), uid="discard")
     return made

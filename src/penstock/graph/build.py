@@ -1,10 +1,10 @@
 """From the plan to the job graph: operators that are connected one to one become chains, the rest become edges.
 
-An operator joins the chain of its input if that input is its only one, comes by FORWARD, has the same parallelism, and
-nobody else consumes it. Everything else - an exchange, a union, a fan-out, another parallelism - needs channels and
-begins a new chain. A forward way between different parallelisms is a REBALANCE. Within a chain, neighbouring expression
-operators (filter, select, with_columns) become one operator under the first one's uid, so that a batch goes
-to Polars and back only once.
+An operator joins the chain of its input if that input is its only one, comes by FORWARD, has the same parallelism,
+and nobody else consumes it (side outputs are consumed apart). Everything else - an exchange, a union, a fan-out,
+another parallelism - needs channels and begins a new chain. A forward way between different parallelisms is a
+REBALANCE. Within a chain, neighbouring expression operators (filter, select, with_columns) become one operator under
+the first one's uid, so that a batch goes to Polars and back only once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from itertools import groupby
 
 from penstock.core.ids import ChainId, EdgeId, Uid
-from penstock.graph.job import Chain, Edge, JobGraph, OperatorSpec, Partitioning
+from penstock.graph.job import MAIN, Chain, Edge, JobGraph, OperatorSpec, Partitioning
 from penstock.graph.plan import Node, Plan, Route
 from penstock.graph.uids import assign_uids
 from penstock.graph.validate import check_plan
@@ -28,6 +28,7 @@ def build(plan: Plan) -> JobGraph:
     check_plan(plan)
     uids = assign_uids(plan)
     runs = _chain_up(plan)
+    _check_pauses(runs)
     chains = tuple(_chain(run, plan, uids) for run in runs)
     chain_of = {node: chain.id for run, chain in zip(runs, chains, strict=True) for node in run}
     edges: list[Edge] = []
@@ -35,6 +36,16 @@ def build(plan: Plan) -> JobGraph:
         for route in run[0].inputs:
             edges.append(_edge(EdgeId(len(edges)), route, run[0], plan, chain_of))
     return JobGraph(plan.name, chains, tuple(edges), plan.key_groups, scaled=partial(_build_at, plan))
+
+
+def _check_pauses(runs: Sequence[Sequence[Node]]) -> None:
+    for run in runs:
+        for node in run:
+            if node.pauses_source and run[0].inputs:
+                raise node.error(
+                    "max_drift pauses the source, so the two must be in one chain: put with_watermark behind the "
+                    "source, before any exchange, union or second use of the stream, with the same parallelism"
+                )
 
 
 def _build_at(plan: Plan, parallelism: int) -> JobGraph:
@@ -51,7 +62,7 @@ def partitioning_of(plan: Plan, route: Route, consumer: Node) -> Partitioning:
 def _chain_up(plan: Plan) -> list[list[Node]]:
     """The chains as runs of nodes. A run's place is that of its first node, which makes the order topological: whatever
     feeds a run's first node was written before it, and so was the first node of the run it belongs to."""
-    consumers = Counter(route.node for node in plan.nodes for route in node.inputs)
+    consumers = Counter((route.node, route.output) for node in plan.nodes for route in node.inputs)
     run_of: dict[Node, list[Node]] = {}
     runs: list[list[Node]] = []
     for node in plan.nodes:
@@ -65,11 +76,13 @@ def _chain_up(plan: Plan) -> list[list[Node]]:
     return runs
 
 
-def _continues_its_input(plan: Plan, node: Node, consumers: Mapping[Node, int]) -> bool:
+def _continues_its_input(plan: Plan, node: Node, consumers: Mapping[tuple[Node, str], int]) -> bool:
     if len(node.inputs) != 1:
         return False
     (route,) = node.inputs
-    return consumers[route.node] == 1 and partitioning_of(plan, route, node) is Partitioning.FORWARD
+    if route.output != MAIN or consumers[route.node, MAIN] != 1:
+        return False
+    return partitioning_of(plan, route, node) is Partitioning.FORWARD
 
 
 def _chain(run: Sequence[Node], plan: Plan, uids: Mapping[Node, Uid]) -> Chain:
@@ -94,6 +107,6 @@ def _fused(nodes: Sequence[Node], uids: Mapping[Node, Uid]) -> OperatorSpec:
 
 
 def _edge(edge: EdgeId, route: Route, target: Node, plan: Plan, chain_of: Mapping[Node, ChainId]) -> Edge:
-    assert route.node.schema is not None, "a sink has no output"
     partitioning = partitioning_of(plan, route, target)
-    return Edge(edge, chain_of[route.node], chain_of[target], partitioning, route.node.schema, route.key)
+    source = chain_of[route.node]
+    return Edge(edge, source, chain_of[target], partitioning, route.schema, route.key, output=route.output)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from penstock.operators.base import Operator, SourceOperator
 
     OperatorFactory = Callable[[], Operator | SourceOperator]
+
+
+MAIN: Final = ""
+"""The output that every operator has; side outputs have names."""
 
 
 class Partitioning(StrEnum):
@@ -94,6 +98,8 @@ class Edge:
     target_input: int = 0
     """Which input of the target's first operator it feeds (a union feeds one input by several edges; a join has
     two inputs)."""
+    output: str = MAIN
+    """Which output of the source's operators it takes."""
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from penstock.graph.errors import Site, unknown_column
 from penstock.graph.nodes import Routes, called, checked_site, schema_of
 from penstock.graph.plan import Node, Plan, Route
 from penstock.graph.schemas import Returns, declared_schema
-from penstock.operators.aggregates import Aggregate
+from penstock.operators.aggregation.declare import Aggregate
 from penstock.operators.fold import FoldOperator, RowFunction
 from penstock.operators.keyed import KeyedContext, KeyedFunction, PlainFunction, declarations_of
 from penstock.operators.process import ProcessOperator
-from penstock.operators.reduce import ReduceOperator, reduced_schema
+from penstock.operators.reduce import Output, ReduceOperator, reduced_schema
 from penstock.state.declare import StateDeclaration
 from penstock.state.keys import KeyColumns
 from penstock.state.operator_state import operator_states_of
@@ -64,6 +64,7 @@ def add_reduce(
     key: tuple[str, ...],
     function: RowFunction | None,
     aggregates: Mapping[str, Aggregate],
+    output: str,
     uid: str | None,
     parallelism: int | None,
 ) -> Routes:
@@ -72,8 +73,11 @@ def add_reduce(
     if isinstance(function, Aggregate):
         raise site.error(f"an aggregate needs a name for its column: reduce(name={function})")
     if function is None:
-        result = _aggregated(schema, key, aggregates, site)
-        factory: OperatorFactory = partial(ReduceOperator, key, dict(aggregates), schema)
+        form = _output(output, site)
+        result = _aggregated(schema, key, aggregates, form, site)
+        factory: OperatorFactory = partial(ReduceOperator, key, dict(aggregates), schema, form)
+    elif output != Output.UPDATES:
+        raise site.error("a function of two rows puts out updates only; a changelog needs named aggregates")
     elif aggregates:
         raise site.error("takes either a function of two rows or named aggregates, not both: write two reduces")
     elif not callable(function):
@@ -84,17 +88,31 @@ def add_reduce(
     return (Route(plan.add(Node(site, factory, result, routes, parallelism, stateful=True, key=key_types))),)
 
 
-def _aggregated(schema: pa.Schema, key: tuple[str, ...], aggregates: Mapping[str, Aggregate], site: Site) -> pa.Schema:
+def checked_aggregates(schema: pa.Schema, aggregates: Mapping[str, Aggregate], site: Site) -> None:
+    """Refuses what is no aggregate, and unknown columns."""
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, Aggregate):
             raise site.error(
-                f"{name}={aggregate!r} is no aggregate: "
-                "use ps.count(), ps.sum(column), ps.min(column) or ps.max(column)"
+                f"{name}={aggregate!r} is no aggregate: use ps.count(), ps.sum(column), ps.max(column) or another of ps"
             )
-        if aggregate.column is not None and aggregate.column not in schema.names:
-            raise site.error(f"{aggregate}: {unknown_column(aggregate.column, schema.names)}")
+        for column in aggregate.columns:
+            if column not in schema.names:
+                raise site.error(f"{aggregate}: {unknown_column(column, schema.names)}")
+
+
+def _output(output: str, site: Site) -> Output:
     try:
-        return reduced_schema(schema, key, aggregates)
+        return Output(output)
+    except ValueError:
+        raise site.error(f"output={output!r} must be {' or '.join(map(repr, map(str, Output)))}") from None
+
+
+def _aggregated(
+    schema: pa.Schema, key: tuple[str, ...], aggregates: Mapping[str, Aggregate], output: Output, site: Site
+) -> pa.Schema:
+    checked_aggregates(schema, aggregates, site)
+    try:
+        return reduced_schema(schema, key, aggregates, output)
     except (ValueError, TypeError) as error:
         raise site.error(str(error)) from None
 

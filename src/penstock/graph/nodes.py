@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,6 +28,7 @@ from penstock.operators.expressions import ExpressionOperator, StepKind
 from penstock.operators.rows import FlatMapOperator, MapOperator
 from penstock.operators.sink import SinkOperator
 from penstock.operators.watermark import WatermarkOperator
+from penstock.operators.windows.times import EventTime
 
 if TYPE_CHECKING:
     import polars as pl
@@ -45,9 +47,7 @@ def site_of(name: str, uid: str | None = None) -> Site:
 
 def schema_of(routes: Routes) -> pa.Schema:
     """Of the stream that the routes make up: the same for all of them."""
-    schema = routes[0].node.schema
-    assert schema is not None, "a sink has no output"
-    return schema
+    return routes[0].schema
 
 
 def add_source(plan: Plan, source: Source, uid: str | None, parallelism: int | None) -> Routes:
@@ -133,21 +133,40 @@ def add_flat_map(
 
 
 def add_watermark(
-    plan: Plan, routes: Routes, column: str, delay: float, uid: str | None, parallelism: int | None
+    plan: Plan,
+    routes: Routes,
+    column: str,
+    delay: float,
+    idle_after: float | None,
+    max_drift: float | None,
+    uid: str | None,
+    parallelism: int | None,
 ) -> Routes:
     site = checked_site("with_watermark", uid, parallelism)
     schema = schema_of(routes)
     check_time_column(column, schema, site)
-    factory = partial(WatermarkOperator, column, round(delay * 1_000))
-    return (Route(plan.add(Node(site, factory, schema, routes, parallelism, stateful=True))),)
+    idle_ms = None if idle_after is None else round(idle_after * 1_000)
+    drift_ms = None if max_drift is None else round(max_drift * 1_000)
+    factory = partial(WatermarkOperator, column, round(delay * 1_000), idle_ms, drift_ms)
+    node = Node(
+        site,
+        factory,
+        schema,
+        routes,
+        parallelism,
+        stateful=True,
+        pauses_source=max_drift is not None,
+        event_time=EventTime(column),
+    )
+    return (Route(plan.add(node)),)
 
 
 def rerouted(routes: Routes, partitioning: Partitioning, key: tuple[str, ...] = ()) -> Routes:
-    return tuple(Route(route.node, partitioning, key) for route in routes)
+    return tuple(replace(route, partitioning=partitioning, key=key) for route in routes)
 
 
-def keyed(routes: Routes, columns: tuple[str, ...]) -> Routes:
-    check_key(columns, schema_of(routes), site_of("key_by"))
+def keyed(routes: Routes, columns: tuple[str, ...], name: str = "key_by") -> Routes:
+    check_key(columns, schema_of(routes), site_of(name))
     return rerouted(routes, Partitioning.HASH, columns)
 
 

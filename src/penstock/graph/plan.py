@@ -7,18 +7,20 @@ a consumer, and a stream of several routes is a union.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from penstock.graph.errors import PipelineError, Site
-from penstock.graph.job import Partitioning
+from penstock.graph.job import MAIN, Partitioning
 
 if TYPE_CHECKING:
     from penstock.connectors.base import Sink
     from penstock.graph.job import DeclaredState, OperatorFactory
     from penstock.operators.expressions import Step
+    from penstock.operators.windows.times import EventTime
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +42,12 @@ class Node:
     states: tuple[DeclaredState, ...] = ()
     key: tuple[str, ...] = ()
     """Both as in `OperatorSpec`."""
+    sides: Mapping[str, pa.Schema] = field(default_factory=dict)
+    """The schemas of its side outputs, which need not be consumed."""
+    pauses_source: bool = False
+    """It must be in the chain of its source, which it may pause."""
+    event_time: EventTime | None = None
+    """Set on an operator that says where its output has its event time; others keep what their input has."""
 
     @property
     def name(self) -> str:
@@ -64,6 +72,13 @@ class Route:
     node: Node
     partitioning: Partitioning = Partitioning.FORWARD
     key: tuple[str, ...] = ()
+    output: str = MAIN
+
+    @property
+    def schema(self) -> pa.Schema:
+        schema = self.node.sides[self.output] if self.output else self.node.schema
+        assert schema is not None, "a sink has no output"
+        return schema
 
 
 @dataclass(eq=False)

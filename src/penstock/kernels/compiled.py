@@ -9,20 +9,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from penstock.kernels import hashing
 from penstock.kernels.memory import word_at
-
-_SEED = np.uint64(hashing.SEED)
-_MIX_1 = np.uint64(hashing.MIX_1)
-_MIX_2 = np.uint64(hashing.MIX_2)
-_30, _27, _31, _3, _56 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(3), np.uint64(56)
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _mix(word: np.uint64) -> np.uint64:
-    word = (word ^ (word >> _30)) * _MIX_1
-    word = (word ^ (word >> _27)) * _MIX_2
-    return word ^ (word >> _31)
+from penstock.kernels.mixing import SEED, mix_word
 
 
 @njit(nogil=True, cache=True)
@@ -30,7 +18,7 @@ def hash_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The hash of a key of one column."""
     hashes = np.empty(len(words), np.uint64)
     for row in range(len(words)):
-        hashes[row] = _mix(_SEED ^ words[row])
+        hashes[row] = mix_word(SEED ^ words[row])
     return hashes
 
 
@@ -39,7 +27,7 @@ def fold_words(hashes: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray
     """The hash of a key with one more column."""
     folded = np.empty(len(words), np.uint64)
     for row in range(len(words)):
-        folded[row] = _mix(hashes[row] ^ words[row])
+        folded[row] = mix_word(hashes[row] ^ words[row])
     return folded
 
 
@@ -49,9 +37,9 @@ def hash_bytes(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[n
     words = np.empty(len(offsets) - 1, np.uint64)
     for row in range(len(words)):
         place, end = offsets[row], offsets[row + 1]
-        folded, long = _mix(_SEED ^ np.uint64(end - place)), end - place >= 8
+        folded, long = mix_word(SEED ^ np.uint64(end - place)), end - place >= 8
         while place + 8 <= end:
-            folded = _mix(folded ^ word_at(data, place))
+            folded = mix_word(folded ^ word_at(data, place))
             place += 8
         if place < end:
             chunk = np.uint64(0)
@@ -60,7 +48,7 @@ def hash_bytes(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[n
             else:
                 for byte in range(end - place):
                     chunk |= np.uint64(data[place + byte]) << np.uint64(8 * byte)
-            folded = _mix(folded ^ chunk)
+            folded = mix_word(folded ^ chunk)
         words[row] = folded
     return words
 

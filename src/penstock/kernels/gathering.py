@@ -17,8 +17,8 @@ Rows = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 
 def gathered(values: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:
-    """The values of these rows, in a new array."""
-    kernels = compiled(len(rows))
+    """The values of these rows, in a new array. Rows of values, and Python objects, are left to NumPy."""
+    kernels = compiled(len(rows)) if values.ndim == 1 and not values.dtype.hasobject else None
     if kernels is None:
         return values[rows]
     # By their bits: so the kernel is compiled for four widths, not for every type.

@@ -167,6 +167,46 @@ def find_slots(
 
 
 @njit(nogil=True, cache=True)
+def look_up(
+    table: NDArray[np.uint64],
+    records: NDArray[np.uint64],
+    length: int,
+    arena: NDArray[np.uint8],
+    words: NDArray[np.uint64],
+    offsets: NDArray[np.int64] | None,
+    data: NDArray[np.uint8],
+    hashes: NDArray[np.uint64],
+) -> NDArray[np.int64]:
+    """The slot of every row's key, -1 where it has none. Otherwise as `find_slots`; a record has so many words."""
+    width, rows = words.shape
+    mask = np.uint64(len(table) - 1)
+    slots = np.full(rows, -1, np.int64)
+    for begin in range(0, rows, BLOCK):
+        end = min(rows, begin + BLOCK)
+        for row in range(begin, end):
+            prefetch(table, np.int64(hashes[row] & mask))
+        for row in range(begin, end):
+            place, half = hashes[row] & mask, hashes[row] >> _32
+            while table[place]:
+                slot = np.int64(table[place] & _LOWER) - 1
+                same = table[place] >> _32 == half
+                column = 0
+                while same and column < width:
+                    same = records[slot * length + column] == words[column, row]
+                    column += 1
+                if offsets is not None:
+                    at, kept = offsets[row], np.int64(records[slot * length + width])
+                    while same and at < offsets[row + 1]:
+                        same = arena[kept] == data[at]
+                        at, kept = at + 1, kept + 1
+                if same:
+                    slots[row] = slot
+                    break
+                place = (place + _ONE) & mask
+    return slots
+
+
+@njit(nogil=True, cache=True)
 def enter_slots(table: NDArray[np.uint64], hashes: NDArray[np.uint64], first: int) -> None:
     """Enters the slots from `first` on, whose keys have these hashes and are not in the table yet."""
     mask = np.uint64(len(table) - 1)

@@ -28,6 +28,10 @@ class Collector(Protocol):
 
     def emit(self, batch: pa.RecordBatch) -> None: ...
 
+    def emit_side(self, output: str, batch: pa.RecordBatch) -> None:
+        """To one of the operator's side outputs. Nobody may be there to take it."""
+        ...
+
 
 class Clock(Protocol):
     """Time, passed in so that tests and the simulation own it."""
@@ -89,6 +93,15 @@ class Operator:
         far."""
         return None
 
+    def is_idle(self, input_idle: bool) -> bool:
+        """Whether there is nothing to say about event time until rows come again. Asked where `passes_watermarks` is
+        False; others are idle when their input is."""
+        return input_idle
+
+    def on_split(self, split: str | None, splits: frozenset[str] | None) -> None:
+        """The rows that follow come from this split of the chain's source, which reads all these. Called before them,
+        whenever that is not as it was; not at all behind an exchange."""
+
     def next_timer(self) -> int | None:
         """When (milliseconds since the epoch) `on_timer` wants to be called, or None. Asked after every call into
         the operator."""
@@ -132,6 +145,10 @@ class Polled:
     idle_for: float = 0.0
     done: bool = False
     """No record will ever follow this batch."""
+    split: str | None = None
+    """Which of its splits the batch is from, if it reads several at a time."""
+    splits: frozenset[str] | None = None
+    """Those that it is reading: event time waits for all of them."""
 
 
 class SourceOperator(Operator):
@@ -162,9 +179,13 @@ class Emitted:
     """A collector that keeps what it gets: for tests and for operators that post-process."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
+    sides: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
 
     def emit(self, batch: pa.RecordBatch) -> None:
         self.batches.append(batch)
+
+    def emit_side(self, output: str, batch: pa.RecordBatch) -> None:
+        self.sides.setdefault(output, []).append(batch)
 
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]

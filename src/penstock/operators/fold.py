@@ -68,7 +68,7 @@ class FoldOperator(Operator):
             error.add_note(f"The function was called with {shown(result)} and {shown(row)}")
             raise
         updated = batch_of([dict(result) for result in results.values()], self._schema)
-        entries.live.update(zip(results, rows_of(updated, self._row_type), strict=True))
+        entries.update(dict(zip(results, rows_of(updated, self._row_type), strict=True)))
         out.emit(updated)
 
     def _row(self, result: Any) -> Row:

@@ -180,6 +180,9 @@ class ProcessOperator(Operator):
             watermark = watermark if earliest is None else earliest - 1
         return None if watermark == MIN_WATERMARK else watermark
 
+    def is_idle(self, input_idle: bool) -> bool:
+        return input_idle and not self._is_behind()
+
     def next_timer(self) -> int | None:
         if self._is_behind():
             return _DUE_NOW

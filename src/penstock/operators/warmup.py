@@ -16,7 +16,7 @@ from penstock.core.handles import KeyGroupRange
 from penstock.core.ids import Attempt, Cut, Generation, Uid
 from penstock.kernels.loading import COMPILED_FROM_ROWS
 from penstock.kernels.partition import partition
-from penstock.operators.aggregates import count, max, min, sum
+from penstock.operators.aggregation.declare import count, max, min, sum
 from penstock.operators.base import Clock, Emitted, OperatorContext
 from penstock.operators.reduce import ReduceOperator
 
@@ -37,21 +37,21 @@ def warm_up(clock: Clock) -> None:
         for make in (count, sum, min, max)
         for column in ("number", "fraction")
     }
-    operator = ReduceOperator(("number",), aggregates, batch.schema)
-    operator.open(
-        OperatorContext(
-            uid=Uid("warm-up"),
-            name="warm-up",
-            subtask=0,
-            parallelism=1,
-            key_groups=KeyGroupRange(0, _KEY_GROUPS),
-            total_key_groups=_KEY_GROUPS,
-            attempt=Attempt(0),
-            generation=Generation(0),
-            clock=clock,
-        )
+    context = OperatorContext(
+        uid=Uid("warm-up"),
+        name="warm-up",
+        subtask=0,
+        parallelism=1,
+        key_groups=KeyGroupRange(0, _KEY_GROUPS),
+        total_key_groups=_KEY_GROUPS,
+        attempt=Attempt(0),
+        generation=Generation(0),
+        clock=clock,
     )
-    operator.process(batch, 0, Emitted())
+    for column in ("number", "word"):
+        operator = ReduceOperator((column,), aggregates, batch.schema)
+        operator.open(context)
+        operator.process(batch, 0, Emitted())
     for state in operator.logged():
         state.mark(Cut(1), Cut(1))
         for piece in state.whole(portable=False):

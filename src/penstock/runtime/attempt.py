@@ -24,7 +24,7 @@ from penstock.runtime.copies import AttemptCopies
 from penstock.runtime.network.dialling import Dialler
 from penstock.runtime.network.exchange import Exchange
 from penstock.runtime.pool import Pool
-from penstock.runtime.ports import Abort, Complete, Note, SnapshotWriter, StopSources, Trigger
+from penstock.runtime.ports import Abort, Align, Complete, Note, SnapshotWriter, StopSources, Trigger
 from penstock.runtime.replay import read_restored
 from penstock.runtime.reports import Reports
 from penstock.runtime.restored import RestoredSubtask
@@ -138,6 +138,9 @@ class AttemptRun:
     def drain(self) -> None:
         self._put_all(StopSources())
 
+    def align(self, note: Align) -> None:
+        self._put_all(note)
+
     def figures(self) -> Figures:
         # A task that is being opened on its own thread is not to be looked into.
         tasks = {str(subtask): task for subtask, task in self._tasks.items() if subtask in self._opened}
@@ -147,6 +150,7 @@ class AttemptRun:
             rows_in={name: task.rows_in for name, task in tasks.items()},
             rows_out={name: task.rows_out for name, task in tasks.items()},
             busy={name: task.busy for name, task in tasks.items()},
+            times={name: time for name, task in tasks.items() if (time := task.aligned_time) is not None},
         )
 
     def cancel(self, grace: float) -> list[SubtaskId]:

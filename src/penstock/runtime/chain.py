@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from penstock.core.barrier import Barrier
 from penstock.core.ids import CheckpointId, Uid
-from penstock.graph.job import OperatorSpec
+from penstock.graph.job import MAIN, OperatorSpec
 from penstock.operators.base import Operator, OperatorContext, OperatorError, Polled, SourceOperator
+from penstock.operators.watermark import WatermarkOperator
 from penstock.runtime.elements import MAX_WATERMARK, MIN_WATERMARK
 from penstock.state.parts import LoggedState, OperatorSnapshot
 
@@ -43,6 +44,10 @@ class _Link:
         if batch.num_rows:
             self.process(batch, 0)
 
+    def emit_side(self, output: str, batch: pa.RecordBatch) -> None:
+        """Past all operators that follow."""
+        self._next.emit_side(output, batch)
+
     def process(self, batch: pa.RecordBatch, input: int) -> None:
         try:
             self._operator.process(batch, input, self._next)
@@ -57,12 +62,16 @@ class _End:
 
     __slots__ = ("_emit",)
 
-    def __init__(self, emit: Callable[[pa.RecordBatch], None]) -> None:
+    def __init__(self, emit: Callable[[pa.RecordBatch, str], None]) -> None:
         self._emit = emit
 
     def emit(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
-            self._emit(batch)
+            self._emit(batch, MAIN)
+
+    def emit_side(self, output: str, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._emit(batch, output)
 
 
 class OperatorChain:
@@ -70,7 +79,7 @@ class OperatorChain:
         self,
         specs: Sequence[OperatorSpec],
         subtask: int,
-        emit: Callable[[pa.RecordBatch], None],
+        emit: Callable[[pa.RecordBatch, str], None],
         emit_watermark: Callable[[int], None],
     ) -> None:
         self._specs = specs
@@ -81,6 +90,8 @@ class OperatorChain:
         self._links = self._connect(_End(emit))
         self._own_times = {i: MIN_WATERMARK for i, op in enumerate(self.operators) if not op.passes_watermarks}
         self._time_ended = False
+        self._aligned = [op for op in self.operators if isinstance(op, WatermarkOperator) and op.is_aligned]
+        self._split: tuple[str | None, frozenset[str] | None] = None, None
         self.timed = [i for i, op in enumerate(self.operators) if type(op).next_timer is not Operator.next_timer]
         self._watermarked = [
             type(op).on_watermark is not Operator.on_watermark or not op.passes_watermarks for op in self.operators
@@ -164,6 +175,34 @@ class OperatorChain:
     def _own_time(self, place: int) -> int:
         time = self._call(place, "was asked for its watermark", self.operators[place].emitted_watermark)
         return MIN_WATERMARK if time is None else time
+
+    def is_idle(self, input_idle: bool) -> bool:
+        """Whether the chain has nothing to say about event time, when its input has or has not."""
+        for place in self._own_times:
+            input_idle = self._call(place, "was asked whether it is idle", self.operators[place].is_idle, input_idle)
+        return input_idle
+
+    def say_split(self, split: str | None, splits: frozenset[str] | None) -> None:
+        """Where the rows of the next poll come from."""
+        if (split, splits) != self._split:
+            self._split = split, splits
+            for place in self._own_times:
+                self._call(place, "was told of a split", self.operators[place].on_split, split, splits)
+
+    @property
+    def aligned_time(self) -> int | None:
+        """How far a source has come that is to stay close to others; None if it has nothing to say of that."""
+        times = [time for operator in self._aligned if (time := operator.aligned_time) is not None]
+        return min(times, default=None)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the source is to wait for slower ones."""
+        return any(operator.is_ahead for operator in self._aligned)
+
+    def align(self, slowest: int) -> None:
+        for operator in self._aligned:
+            operator.align(slowest)
 
     # ---- processing time ----
     def next_timer(self) -> int | None:

@@ -10,6 +10,7 @@ from penstock.core.watermarks import WatermarkCombiner
 from penstock.operators.base import Clock
 from penstock.runtime.chain import OperatorChain
 from penstock.runtime.elements import EndOfData, Idle, Watermark
+from penstock.runtime.idleness import Idleness
 from penstock.runtime.inputs import InputChannel, Inputs
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.taskcheckpoints import TaskCheckpoints
@@ -35,7 +36,7 @@ class Intake:
         self._sizer = sizer
         self._clock = clock
         self._size = StepSizer(Slicer(settings.step_budget, settings.in_flight.max_rows))
-        self._idle = False
+        self._idleness = Idleness(chain, outputs)
         self.rows = 0
         self.busy = 0.0
         """Seconds spent in operators."""
@@ -55,7 +56,7 @@ class Intake:
 
     def resume(self) -> None:
         """After a restore: says again that all channels are idle, if they were."""
-        self._pass_idleness()
+        self.settle_idleness()
 
     def work(self) -> int:
         """One slice, and the control elements on the way to it. Returns its rows."""
@@ -76,11 +77,13 @@ class Intake:
         rows: int = batch.num_rows
         if self._sizer.wants_bytes:
             self._sizer.weigh(rows, batch.nbytes)
+        self._idleness.rows_follow()
         self._chain.process(batch, channel.input)
         seconds = self._clock.now() - started
         self._size.observe(rows, self._outputs.rows - before, seconds)
         self._inputs.consumed(channel, rows)
         self._inputs.done_with(channel)
+        self.settle_idleness()
         self._checkpoints.settle()
         self.rows += rows
         self.busy += seconds
@@ -106,9 +109,8 @@ class Intake:
             return None
         if advanced:
             self._chain.advance(time.time)
-        return self._pass_idleness()
+        return self.settle_idleness()
 
-    def _pass_idleness(self) -> None:
-        if self._event_time.idle != self._idle:
-            self._idle = self._event_time.idle
-            self._outputs.control(Idle(active=not self._idle))
+    def settle_idleness(self) -> None:
+        """After the operators were called, or the input became idle or active."""
+        self._idleness.settle(self._event_time.idle)

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core import orders
 from penstock.core.barrier import Purpose
+from penstock.core.drift import SourceAlignment
 from penstock.core.ids import Attempt, CheckpointId, Generation, SubtaskId, WorkerId
 from penstock.core.lifecycle import JobLifecycle
 from penstock.core.orders import Failure, JobState
@@ -97,6 +98,7 @@ class Master:
         self._to_prepare: Attempt | None = None
         self._addresses: dict[WorkerId, wire.Address] = {}
         self._figures: dict[WorkerId, wire.Figures] = {}
+        self._alignment = SourceAlignment()
         self._savepoints: Savepoints | None = None
         self._early_requests: list[tuple[Callable[[Checkpointing, Savepoints], None], Answer]] = []
         self._draining = False
@@ -239,8 +241,15 @@ class Master:
                 self.execute(self.lifecycle.failed(now, attempt, failure))
             case wire.Figures():
                 self._figures[worker] = message
+                self._align_sources(worker, message)
             case wire.Register():
                 self.registered(worker, message)
+
+    def _align_sources(self, worker: WorkerId, message: wire.Figures) -> None:
+        if message.attempt == self.lifecycle.attempt:
+            slowest = self._alignment.report(message.attempt, worker, message.times)
+            if slowest is not None:
+                self.to_all(wire.AlignSources(message.attempt, slowest))
 
     def _account_for(self, ready: wire.Ready) -> None:
         """Where the state of the next attempt came from."""

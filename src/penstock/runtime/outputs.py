@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from penstock.core.barrier import Barrier
 from penstock.core.ids import ChannelId, CheckpointId, SubtaskId
-from penstock.graph.job import JobGraph
+from penstock.graph.job import MAIN, JobGraph
 from penstock.operators.base import Clock
 from penstock.runtime.channel_state import replayable
 from penstock.runtime.elements import Element, Watermark
 from penstock.runtime.outqueue import OutputChannel
 from penstock.runtime.ports import Transport
-from penstock.runtime.routing import router
+from penstock.runtime.routing import Router, router
 
 
 @dataclass(slots=True)
@@ -61,10 +61,11 @@ class Outputs:
         self._linger = linger
         self._small = small_batch_rows
         self.channels = {id: OutputChannel(id) for id in graph.output_channels(subtask)}
-        self._routes = [
-            router(graph, edge, [c for c in self.channels.values() if c.id.edge == edge.id], subtask.index)
-            for edge in graph.outputs(subtask.chain)
-        ]
+        self._routes: dict[str, list[Router]] = {MAIN: []}
+        """By the output that they lead on."""
+        for edge in graph.outputs(subtask.chain):
+            channels = [channel for channel in self.channels.values() if channel.id.edge == edge.id]
+            self._routes.setdefault(edge.output, []).append(router(graph, edge, channels, subtask.index))
         self._waiting: dict[ChannelId, OutputChannel] = {}
         self._lingering: dict[ChannelId, OutputChannel] = {}
         """In the order of their times to flush, which is that of their first batch: all linger equally long."""
@@ -84,7 +85,7 @@ class Outputs:
     @property
     def room(self) -> int | None:
         """Rows that a step may put out without waiting for a grant; None if there are no outputs."""
-        return min((route.room for route in self._routes), default=None)
+        return min((route.room for route in self._routes[MAIN]), default=None)
 
     @property
     def wake_at(self) -> float | None:
@@ -102,9 +103,9 @@ class Outputs:
             self.channels[id].queue.extend(elements)
             self._waiting[id] = self.channels[id]
 
-    def emit(self, batch: pa.RecordBatch) -> None:
+    def emit(self, batch: pa.RecordBatch, output: str = MAIN) -> None:
         self.rows += batch.num_rows
-        for route in self._routes:
+        for route in self._routes.get(output, ()):
             for channel, share in route(batch):
                 self._add(channel, share)
 

@@ -93,7 +93,14 @@ class StopSources:
     """Stop reading (drain): the source behaves as if its input had ended here."""
 
 
-Note = Arrived | Granted | Trigger | Abort | Complete | Written | WriteFailed | Cancel | StopSources
+@dataclass(frozen=True, slots=True)
+class Align:
+    """So far has the slowest of the sources come that are to stay together."""
+
+    slowest: int
+
+
+Note = Arrived | Granted | Trigger | Abort | Complete | Written | WriteFailed | Cancel | StopSources | Align
 
 
 # ---- out of a task ----

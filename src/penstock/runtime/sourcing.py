@@ -7,7 +7,7 @@ from penstock.core.settings import RuntimeSettings
 from penstock.core.watermarks import WatermarkCombiner
 from penstock.operators.base import Clock, Polled, SourceOperator
 from penstock.runtime.chain import OperatorChain
-from penstock.runtime.elements import Idle
+from penstock.runtime.idleness import Idleness
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.taskcheckpoints import TaskCheckpoints
 
@@ -34,6 +34,7 @@ class SourceDriver:
         self._clock = clock
         self._size = StepSizer(Slicer(settings.step_budget, settings.source_batch_rows))
         self._idle = False
+        self._idleness = Idleness(chain, outputs)
         self.rows = 0
         self.busy = 0.0
         """Seconds spent in operators."""
@@ -43,7 +44,7 @@ class SourceDriver:
 
     @property
     def wake_at(self) -> float | None:
-        return self._poll_at
+        return None if self._chain.is_ahead else self._poll_at
 
     def stop(self) -> None:
         self.done = True
@@ -56,18 +57,22 @@ class SourceDriver:
         started = self._clock.now()
         if self.done or self._checkpoints.paused or self._checkpoints.drained or started < self._poll_at:
             return 0
+        if self._chain.is_ahead:  # until it hears that others have caught up
+            return 0
         before = self._outputs.rows
         polled = self._chain.poll(self._source, self._size.rows(self._outputs.room))
         rows = 0 if polled.batch is None else polled.batch.num_rows
-        if self._idle and (rows or polled.watermark is not None):
-            self._set_idle(False)
+        if rows or polled.watermark is not None:
+            self._idle = False
+            self._idleness.rows_follow()
+        self._chain.say_split(polled.split, polled.splits)
         if rows:
             self._chain.emit_polled(polled.batch)
         if polled.watermark is not None and polled.watermark > self._event_time.time:
             self._event_time.time = polled.watermark
             self._chain.advance(polled.watermark, start=1)
-        if polled.idle and not self._idle:
-            self._set_idle(True)
+        self._idle |= polled.idle
+        self.settle_idleness()
         ended = self._clock.now()
         self._size.observe(rows, self._outputs.rows - before, ended - started)
         self.done = polled.done
@@ -76,9 +81,9 @@ class SourceDriver:
         self.busy += ended - started
         return rows
 
-    def _set_idle(self, idle: bool) -> None:
-        self._idle = idle
-        self._outputs.control(Idle(active=not idle))
+    def settle_idleness(self) -> None:
+        """After the operators were called."""
+        self._idleness.settle(self._idle)
 
 
 def _pause(polled: Polled, rows: int) -> float:

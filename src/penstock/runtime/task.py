@@ -49,6 +49,7 @@ from penstock.runtime.intake import Intake
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.ports import (
     Abort,
+    Align,
     Arrived,
     Cancel,
     Complete,
@@ -149,6 +150,11 @@ class Task:
         """Seconds spent in operators."""
         return 0.0 if self._chain is None else self._driver.busy
 
+    @property
+    def aligned_time(self) -> int | None:
+        """The event time of a source that is to stay close to others; None if it says nothing of that."""
+        return None if self._chain is None or self.ended else self._chain.aligned_time
+
     # ---- from outside ----
     def put(self, note: Note) -> None:
         """Leaves a note; callable from any thread."""
@@ -226,7 +232,8 @@ class Task:
         return Intake(chain, self._inputs, outputs, time, checkpoints, self._sizer, clock, settings)
 
     def _make_dispatch(self) -> dict[type, Callable[..., None]]:
-        checkpoints, outputs, driver = self._checkpoints, self._outputs, self._driver
+        checkpoints, outputs, driver, chain = self._checkpoints, self._outputs, self._driver, self._chain
+        assert chain is not None
         return {
             Arrived: self._arrived,
             Granted: lambda note: outputs.granted(note.channel, note.limit),
@@ -237,6 +244,7 @@ class Task:
             WriteFailed: checkpoints.write_failed,
             Cancel: self._cancel,
             StopSources: lambda _: driver.stop(),
+            Align: lambda note: chain.align(note.slowest),
         }
 
     def _context_of(self, spec: OperatorSpec) -> OperatorContext:
@@ -330,6 +338,7 @@ class Task:
             due = self._chain.next_timer()
             if due is not None and due <= (now_ms := self._clock.wall_ms()):
                 self._chain.fire_timers(now_ms)
+                self._driver.settle_idleness()
 
     def _measure_and_wait(self, begun: float, rows: int) -> float | None:
         """Ends a step: what it says about the rate of work, and when to go on."""

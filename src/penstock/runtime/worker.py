@@ -34,6 +34,7 @@ from penstock.runtime.clock import SystemClock
 from penstock.runtime.control.client import ControlClient
 from penstock.runtime.control.messages import (
     AbortCheckpoint,
+    AlignSources,
     CompleteCheckpoint,
     Deploy,
     Drain,
@@ -52,7 +53,7 @@ from penstock.runtime.network.door import Door
 from penstock.runtime.network.handshake import PROTOCOL
 from penstock.runtime.network.tls import TlsFiles, client_context, server_context
 from penstock.runtime.pool import Pool
-from penstock.runtime.ports import Abort, Complete, Trigger
+from penstock.runtime.ports import Abort, Align, Complete, Trigger
 from penstock.runtime.reports import error_report
 from penstock.runtime.warmup import warm_up
 from penstock.store.copies import LocalCopies
@@ -270,6 +271,8 @@ class _Worker:
                 attempt.complete(Complete(event.checkpoint))
             case Drain():
                 attempt.drain()
+            case AlignSources():
+                attempt.align(Align(event.slowest))
 
     def _deploy(self, deploy: Deploy) -> None:
         self._end_attempt()

@@ -17,7 +17,7 @@ from penstock.connectors.files_sink import Files
 from penstock.connectors.generator import Generator, Index
 from penstock.core.ids import ChainId, EdgeId, Uid
 from penstock.graph.job import Chain, Edge, JobGraph, OperatorSpec, Partitioning
-from penstock.operators import aggregates
+from penstock.operators.aggregation import declare as aggregates
 from penstock.operators.process import ProcessOperator
 from penstock.operators.reduce import ReduceOperator
 from penstock.operators.sink import SinkOperator

@@ -54,7 +54,7 @@ class ExpiringState(KeyedState):
             return
         if key not in self.map:
             self._schedule.add(key, self._now())
-        self.map.live[key] = entry
+        self.map.set(key, entry)
 
     def _entry(self) -> Any:
         """What is kept for the key, from what the function left; None for nothing."""
@@ -95,7 +95,7 @@ class ExpiringState(KeyedState):
                 self.map.remove(key)
                 continue
             if left is not entry:
-                self.map.live[key] = left if copy is None else copy(left)
+                self.map.set(key, left if copy is None else copy(left))
             self._schedule.add(key, self._earliest(left))
 
     def cleaner(self) -> Cleaner:

@@ -34,7 +34,7 @@ class FrozenArrays:
         self.length = length
         # Memory that is never written to is never used: both cost as much as what changes.
         self._announced = np.zeros(length, np.bool_)
-        self._aside = tuple(np.empty(length, array.dtype) for array in arrays)
+        self._aside = tuple(np.empty((length, *array.shape[1:]), array.dtype) for array in arrays)
 
     def keep(self, slots: Slots) -> None:
         """By the owner, before it changes the values of these slots."""

@@ -84,6 +84,21 @@ class HashIndex:
         self._touched.append(touched[: state[4]].copy())
         return Found(found.slots, found.first_rows[: state[3]], found.places)
 
+    def look_up(self, columns: list[pa.Array]) -> Slots:
+        """The slot of every row's key, -1 where it has none; no slot counts as touched."""
+        if not self.takes(columns):  # keys with nulls, of which there are none here
+            valid = np.logical_and.reduce([column.is_valid().to_numpy(zero_copy_only=False) for column in columns])
+            slots = np.full(len(valid), -1, np.int64)
+            slots[valid] = self.look_up([column.filter(pa.array(valid)) for column in columns])
+            return slots
+        keys = self._words.encode(columns)
+        hashes = self._kernels.hash_keys(keys.words, keys.offsets, keys.data)
+        records, length = self._records.reshape(-1), len(self._template)
+        found: Slots = self._kernels.look_up(
+            self._table, records, length, self._arena, keys.words, keys.offsets, keys.data, hashes
+        )
+        return found
+
     def _begin_call(self) -> None:
         if self._call == _LAST_CALL:
             self._records[:, self._touch_at] = 0
@@ -183,12 +198,12 @@ class HashIndex:
         self._records[touched, self._touch_at] = _CALL
 
     # ---- captures ----
-    def captured(self) -> Callable[[Slots | None], list[pa.Array]]:
+    def captured(self) -> Callable[[Slots | slice | None], list[pa.Array]]:
         """The key columns of all slots as they are now, or of some of them; to be called later, on any thread."""
         records, arena = self._records[: self._count], self._arena
         words, gather = self._words, self._kernels.gather_tails
 
-        def columns(slots: Slots | None) -> list[pa.Array]:
+        def columns(slots: Slots | slice | None) -> list[pa.Array]:
             chosen = records if slots is None else records[slots]
             starts = np.ascontiguousarray(chosen[:, words.width]) if words.tailed else None
             own = np.ascontiguousarray(chosen[:, : words.width].T)

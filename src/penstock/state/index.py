@@ -47,7 +47,11 @@ class KeyIndex(Protocol):
         """Whether it can look these keys up."""
         ...
 
-    def captured(self) -> Callable[[Slots | None], list[pa.Array]]:
+    def look_up(self, columns: list[pa.Array]) -> Slots:
+        """The slot of every row's key, -1 where it has none; no slot counts as touched."""
+        ...
+
+    def captured(self) -> Callable[[Slots | slice | None], list[pa.Array]]:
         """The key columns of all slots as they are now, or of some of them; to be called later, on any thread."""
         ...
 
@@ -99,11 +103,17 @@ class DictIndex:
     def takes(self, columns: list[pa.Array]) -> bool:
         return True
 
-    def captured(self) -> Callable[[Slots | None], list[pa.Array]]:
+    def look_up(self, columns: list[pa.Array]) -> Slots:
+        known, keys = self._slots, self._columns.from_arrow(columns)
+        return np.fromiter((known.get(key, -1) for key in keys), np.int64, len(keys))
+
+    def captured(self) -> Callable[[Slots | slice | None], list[pa.Array]]:
         keys, length = self._keys, len(self._keys)
 
-        def columns(slots: Slots | None) -> list[pa.Array]:
-            return self._columns.to_arrow(keys[:length] if slots is None else [keys[slot] for slot in slots.tolist()])
+        def columns(slots: Slots | slice | None) -> list[pa.Array]:
+            if slots is None or isinstance(slots, slice):
+                return self._columns.to_arrow(keys[:length] if slots is None else keys[slots])
+            return self._columns.to_arrow([keys[slot] for slot in slots.tolist()])
 
         return columns
 

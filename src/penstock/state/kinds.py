@@ -33,12 +33,14 @@ _VALUE_COLUMN: Final = "value"
 class KeyedState:
     """What all kinds have in common. `value` is the current key's."""
 
-    __slots__ = ("_before", "_default", "_make", "codec", "evolution", "map", "name", "value")
+    __slots__ = ("_before", "_changeable", "_default", "_make", "codec", "evolution", "map", "name", "value")
     kind: ClassVar[str]
 
     def __init__(self, name: str, codec: Codec, default: Any, evolution: Evolution) -> None:
         self.name, self.codec, self.evolution = name, codec, evolution
         self.map: KeyedMap = LayeredMap(codec.copy)
+        self._changeable = codec.copy is not None
+        """Whether values can change in place."""
         self._make: Callable[[], Any] | None = default if callable(default) else None
         self._default = None if callable(default) else default
         self.value: Any = None
@@ -47,8 +49,10 @@ class KeyedState:
     def load(self, key: Hashable) -> None:
         """Makes `value` that of the key."""
         found = self.map.live.get(key, _MISSING)
-        if found is _MISSING and not self.map.is_plain:
+        if found is _MISSING:
             found = self.map.from_below(key, _MISSING)
+        elif self._changeable and found is not REMOVED:
+            found = self.map.own(key, found)
         if found is not _MISSING and found is not REMOVED:
             self._before = self.value = found
         elif self._make is None:
@@ -69,7 +73,7 @@ class KeyedState:
         if is_default:
             self.map.remove(key)
         else:
-            self.map.live[key] = value
+            self.map.live[key] = self.map.changed[key] = value
 
     def clear(self) -> None:
         """Forgets what is kept for the key."""
@@ -182,7 +186,7 @@ class _CollectionState(KeyedState):
             if self._before is not _MISSING:
                 self.map.remove(key)
         elif value is not self._before:
-            self.map.live[key] = value
+            self.map.live[key] = self.map.changed[key] = value
 
     def __len__(self) -> int:
         return len(self.value)

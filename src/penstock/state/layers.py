@@ -1,20 +1,19 @@
-"""A hash map of which a consistent picture, whole or of what changed, can be taken in no time, however large it is.
+"""A hash map of which a consistent picture, whole or of what changed, can be taken in next to no time, however large.
 
-Theory of operation. The map is a stack of dicts: one live layer on top, frozen ones below; a lookup goes down until it
-finds the key, and a removal leaves a mark. Taking a picture freezes the live layer and starts a new one: nothing is
-copied, and what the picture refers to never changes again. A layer therefore holds the changes between two cuts, and
-carries the number of the later one. The changes since a cut are the layers with higher numbers; everything up to the
-earliest cut that pictures of changes may start from is merged into the bottom layer, a portion of the keys at a time,
-as soon as nobody holds a picture of it (a weak reference tells).
+Theory of operation. One dict, `live`, holds all entries, so that a lookup looks once. What is written is written to a
+second one as well, `changed`, which holds the changes since the last cut, with a mark for what was removed. A cut puts
+that one aside and starts a new one: pictures of the changes since an earlier cut refer to those that were put aside,
+which never change again.
 
-Layers above the bottom may be merged at will: a picture of changes may hold more than what changed, because it holds
-values, not steps.
+A picture of the whole holds a copy of `live`, if that is made within a step's time. A larger one is frozen instead: it
+becomes the bottom, an empty `live` lies on top of it, lookups look into both, and as soon as nobody holds the picture
+any more (a weak reference tells), what was written meanwhile is moved down, a portion at a time.
 
-Values that can change in place need one more rule. What a frozen layer holds belongs to the picture, and what was
-looked at may have been changed: a lookup that finds such a value below puts it into the live layer, copied if a picture
-may have it (`copy`). All other values belong to the map alone.
+Values that can change in place need one more rule. What was put aside or copied belongs to pictures, and what was
+looked at may have been changed: a lookup of such a value counts as a change, and gives a copy if a picture may have the
+value (`copy`). All values that are in `changed` belong to the map alone.
 
-A picture may be read from another thread while the map goes on: it touches frozen layers only.
+A picture may be read from another thread while the map goes on: it touches nothing that changes.
 """
 
 from __future__ import annotations
@@ -24,25 +23,33 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 REMOVED: Final = object()
-"""Stands in a layer for a key that the layers below may still have."""
+"""Stands among changes for a key that is gone, and on top of a bottom that still has it."""
 
-MAX_FROZEN: Final = 4
-"""Pictures held for long, or many cuts of which nothing is durable yet, must not make lookups slow: more frozen layers
-than this are merged."""
+MAX_ASIDE: Final = 4
+"""Many cuts of which nothing is durable yet must not take more and more room: more changes than those of so many cuts
+are merged with each other. A picture of changes may hold more than what changed, because it holds values, not steps."""
 
-MERGED_AT_ONCE: Final = 20_000
-"""How many entries are merged in one step; more than a batch usually changes, so that merging comes to an end."""
+MOVED_AT_ONCE: Final = 20_000
+"""How many entries are moved in one step; more than a batch usually changes, so that moving comes to an end."""
+
+COPIED: Final = 1 << 20
+"""Up to so many entries are copied for a picture, which takes some milliseconds."""
 
 Layer = dict[Hashable, Any]
 
 
 class KeyedMap(Protocol):
-    """Where a state keeps its entries. `live` holds the latest changes: callers on the hot path may read it first and
-    write to it directly."""
+    """Where a state keeps its entries. Callers on the hot path may read `live` first, and write to it and to `changed`
+    directly."""
 
     copy: Callable[[Any], Any] | None
     """Makes a value that shares nothing that can change; None where values cannot change."""
     live: Layer
+
+    @property
+    def changed(self) -> Layer:
+        """Where changes are noted; `live` itself where that holds nothing else."""
+        ...
 
     @property
     def is_plain(self) -> bool:
@@ -51,13 +58,21 @@ class KeyedMap(Protocol):
 
     def get(self, key: Hashable, default: Any = None) -> Any: ...
 
+    def own(self, key: Hashable, value: Any) -> Any:
+        """A value that can change in place and was found in `live`, for the caller to change."""
+        ...
+
     def from_below(self, key: Hashable, default: Any) -> Any:
-        """The value of a key that the live layer does not have."""
+        """The value of a key that `live` does not have."""
         ...
 
     def peek(self, key: Hashable) -> Any:
         """The value, or None, of a key whose value the caller will not change."""
         ...
+
+    def set(self, key: Hashable, value: Any) -> None: ...
+
+    def update(self, entries: Mapping[Any, Any]) -> None: ...
 
     def remove(self, key: Hashable) -> None: ...
 
@@ -88,119 +103,138 @@ class Picture:
 
 
 class LayeredMap:
-    """`live` is the top layer: callers on the hot path may read it first and write to it directly."""
+    """Callers on the hot path may read `live` first, and write to it and to `changed` directly."""
 
-    __slots__ = ("_floor", "_frozen", "_marks", "_pictures", "copy", "live")
+    __slots__ = ("_bottom", "_changes", "_known_since", "_pictures", "changed", "copy", "live")
 
     def __init__(self, copy: Callable[[Any], Any] | None = None) -> None:
         self.copy = copy
         self.live: Layer = {}
-        self._frozen: list[Layer] = []
-        """From the bottom up."""
-        self._marks: list[int] = []
-        """Of each frozen layer: the cut up to which it goes."""
-        self._floor = 0
-        """No picture will start from a cut before this one."""
+        self.changed: Layer = {}
+        self._bottom: Layer | None = None
+        """What a picture holds, if it holds no copy: it has the entries that `live` has not."""
+        self._changes: list[tuple[int, Layer]] = []
+        """By the cut up to which they go."""
+        self._known_since: int | None = None
+        """The cut after which all changes are known; None before the first one."""
         self._pictures: list[weakref.ref[Picture]] = []
 
     @property
     def is_plain(self) -> bool:
         """Whether `live` holds everything."""
-        return not self._frozen
+        return self._bottom is None
 
     def get(self, key: Hashable, default: Any = None) -> Any:
         value = self.live.get(key, self)
         if value is self:
             return self.from_below(key, default)
-        return default if value is REMOVED else value
+        if value is REMOVED:
+            return default
+        return value if self.copy is None else self.own(key, value)
+
+    def own(self, key: Hashable, value: Any) -> Any:
+        """A value that can change in place and was found in `live`, for the caller to change."""
+        if key not in self.changed:
+            if self._pictures and self.copy is not None:
+                value = self.live[key] = self.copy(value)
+            self.changed[key] = value
+        return value
 
     def from_below(self, key: Hashable, default: Any) -> Any:
-        """The value of a key that the live layer does not have."""
-        for layer in reversed(self._frozen):
-            value = layer.get(key, self)
-            if value is self:
-                continue
-            if value is REMOVED:
-                return default
-            if self.copy is not None:
-                value = self.live[key] = self.copy(value) if self._pictures else value
-            return value
-        return default
+        """The value of a key that `live` does not have."""
+        value = default if self._bottom is None else self._bottom.get(key, default)
+        if value is not default and self.copy is not None:
+            value = self.live[key] = self.changed[key] = self.copy(value) if self._pictures else value
+        return value
 
     def peek(self, key: Hashable) -> Any:
-        for layer in (self.live, *reversed(self._frozen)):
-            if key in layer:
-                value = layer[key]
-                return None if value is REMOVED else value
-        return None
+        value = self.live.get(key, self)
+        if value is self:
+            return None if self._bottom is None else self._bottom.get(key)
+        return None if value is REMOVED else value
 
     def set(self, key: Hashable, value: Any) -> None:
-        self.live[key] = value
+        self.live[key] = self.changed[key] = value
+
+    def update(self, entries: Mapping[Any, Any]) -> None:
+        self.live.update(entries)
+        self.changed.update(entries)
 
     def remove(self, key: Hashable) -> None:
-        if self._frozen:
-            self.live[key] = REMOVED
-        else:
+        self.changed[key] = REMOVED
+        if self._bottom is None:
             self.live.pop(key, None)
+        else:
+            self.live[key] = REMOVED
 
     def __contains__(self, key: Hashable) -> bool:
-        for layer in (self.live, *reversed(self._frozen)):
-            if key in layer:
-                return layer[key] is not REMOVED
-        return False
+        if key in self.live:
+            return self.live[key] is not REMOVED
+        return self._bottom is not None and key in self._bottom
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        return iter(merged((*self._frozen, self.live)).items())
+        return iter(self._all().items())
 
     def __len__(self) -> int:
-        return len(self.live) if not self._frozen else len(merged((*self._frozen, self.live)))
+        return len(self._all())
+
+    def _all(self) -> Mapping[Any, Any]:
+        return self.live if self._bottom is None else merged((self._bottom, self.live))
 
     # ---- snapshots ----
     def freeze(self, cut: int, floor: int) -> None:
         """A cut is made here. No picture will be of the changes since a cut before `floor`."""
-        self._floor = floor
+        self._changes = [(known, layer) for known, layer in self._changes if known > floor]
+        if self._known_since is None:
+            self._known_since = cut
+        else:
+            self._known_since = max(self._known_since, floor)
+            if self.changed:
+                self._changes.append((cut, self.changed))
+        self.changed = {}
+        if len(self._changes) > MAX_ASIDE:
+            self._changes = [(self._changes[-1][0], stacked(tuple(layer for _, layer in self._changes)))]
         self.settle()
-        if self.live or not self._frozen:
-            self._frozen.append(self.live)
-            self._marks.append(cut)
-            self.live = {}
-        if len(self._frozen) > MAX_FROZEN:
-            self._frozen[1:] = [stacked(tuple(self._frozen[1:]))]
-            self._marks[1:] = [self._marks[-1]]
 
     @property
     def size(self) -> int:
         """How many entries there are at most, without looking."""
-        return len(self.live) + sum(map(len, self._frozen))
+        return len(self.live) + (0 if self._bottom is None else len(self._bottom))
 
     def changed_since(self, cut: int) -> int | None:
         """How many entries a picture of the changes would hold at most; None if they can no longer be told."""
-        if self._marks and self._marks[0] > cut:
+        if self._known_since is None or cut < self._known_since:
             return None
-        return sum(len(layer) for layer, mark in zip(self._frozen, self._marks, strict=True) if mark > cut)
+        return sum(len(layer) for known, layer in self._changes if known > cut)
 
     def picture(self, since: int | None = None) -> Picture:
-        """The map as it was at the last cut, or what had changed in it since another one."""
-        layers = [layer for layer, mark in zip(self._frozen, self._marks, strict=True) if since is None or mark > since]
-        picture = Picture(tuple(layers), since)
+        """The map as it is, right after a cut; or what had changed in it since another one."""
+        picture = Picture(self._whole() if since is None else self._changed(since), since)
         self._pictures.append(weakref.ref(picture))
         return picture
 
+    def _changed(self, since: int) -> tuple[Layer, ...]:
+        return tuple(layer for known, layer in self._changes if known > since)
+
+    def _whole(self) -> tuple[Layer, ...]:
+        if self._bottom is not None:
+            return (self._bottom, self.live.copy())
+        if len(self.live) <= COPIED:
+            return (self.live.copy(),)
+        self._bottom, self.live = self.live, {}
+        return (self._bottom,)
+
     def settle(self) -> None:
-        """Merges what no picture will tell apart any more, a portion at a time. To be called between batches."""
+        """Moves down what lies on a bottom that no picture holds any more. To be called between batches."""
         if self._pictures:
             self._pictures = [picture for picture in self._pictures if picture() is not None]
-        left = MERGED_AT_ONCE
-        while len(self._frozen) > 1 and self._marks[1] <= self._floor and not self._is_held(*self._frozen[:2]):
-            self._marks[0] = self._marks[1]
-            left = _move(self._frozen[1], self._frozen[0], left)
-            if self._frozen[1]:
-                return
-            del self._frozen[1], self._marks[1]
+        if self._bottom is not None and not self._is_held(self._bottom):
+            _move(self.live, self._bottom, MOVED_AT_ONCE)
+            if not self.live:
+                self.live, self._bottom = self._bottom, None
 
-    def _is_held(self, *layers: Layer) -> bool:
-        pictures = [picture for reference in self._pictures if (picture := reference()) is not None]
-        return any(picture.holds(layer) for picture in pictures for layer in layers)
+    def _is_held(self, layer: Layer) -> bool:
+        return any(picture.holds(layer) for held in self._pictures if (picture := held()) is not None)
 
 
 def merged(layers: tuple[Layer, ...]) -> Mapping[Hashable, Any]:
@@ -226,14 +260,12 @@ def stacked(layers: tuple[Layer, ...]) -> Layer:
     return result
 
 
-def _move(changes: Layer, base: Layer, limit: int) -> int:
-    """Moves at most so many entries of a layer to the one below; returns how many more there could have been."""
-    moved = min(limit, len(changes))
-    take = changes.popitem
-    for _ in range(moved):
+def _move(upper: Layer, lower: Layer, most: int) -> None:
+    """Moves at most so many entries to the layer below."""
+    take = upper.popitem
+    for _ in range(min(most, len(upper))):
         key, value = take()
         if value is REMOVED:
-            base.pop(key, None)
+            lower.pop(key, None)
         else:
-            base[key] = value
-    return limit - moved
+            lower[key] = value

@@ -48,7 +48,7 @@ class Chain:
             for uid in ("first", "second")
         ]
         self.chain = OperatorChain(
-            specs, 0, lambda batch: self.left.extend(batch.column("at").to_pylist()), self._watermark
+            specs, 0, lambda batch, _: self.left.extend(batch.column("at").to_pylist()), self._watermark
         )
         self.chain.open(lambda spec: self._context(spec, (restored or {}).get(spec.uid, [])))
 
@@ -128,7 +128,8 @@ def test_an_error_of_the_function_reaches_the_user_with_operator_and_row() -> No
 def test_small_keyed_pipelines_load_neither_numba_nor_polars() -> None:
     program = (
         "import sys, pyarrow as pa; from tests.unit.operators.test_keyed_chain import Chain; "
-        "from penstock.operators.reduce import ReduceOperator; from penstock.operators.aggregates import count; "
+        "from penstock.operators.reduce import ReduceOperator; "
+        "from penstock.operators.aggregation.declare import count; "
         "chain = Chain(); chain.feed(1, 2, 3); chain.stored(); chain.chain.finish(); "
         "loaded = {'numba', 'polars', 'pyspark'} & set(sys.modules); assert not loaded, loaded"
     )
@@ -139,7 +140,7 @@ def test_after_the_warm_up_large_batches_need_no_further_variant_of_a_kernel() -
     program = """
 import numpy as np, pyarrow as pa
 from tests.unit.state.harness import Job, ManualClock
-from penstock.operators.aggregates import count, sum
+from penstock.operators.aggregation.declare import count, sum
 from penstock.operators.reduce import ReduceOperator
 from penstock.operators.warmup import warm_up
 
@@ -151,11 +152,13 @@ def variants():
     return {name: len(kernel.signatures) for name, kernel in kernels.items() if hasattr(kernel, "signatures")}
 
 before = variants()
-assert before["rows_by_owner"] > 0
-batch = pa.record_batch({"k": pa.array(np.arange(1000)), "v": pa.array(np.arange(1000) / 4)})
+assert before["find_slots"] > 0
+numbers = np.arange(1000)
+batch = pa.record_batch({"k": numbers, "w": pa.array(numbers.astype(str)), "v": pa.array(numbers / 4)})
 received = pa.ipc.read_record_batch(batch.serialize(), batch.schema)  # as from a connection: read-only memory
-job = Job(lambda: ReduceOperator(("k",), {"n": count(), "total": sum("v")}, batch.schema), ("k",), 2)
-job.feed(batch, received, received.slice(3))
+for key in ("k", "w"):
+    job = Job(lambda: ReduceOperator((key,), {"n": count(), "total": sum("v")}, batch.schema), (key,), 2)
+    job.feed(batch, received, received.slice(3))
 assert variants() == before, (before, variants())
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=110)

@@ -15,7 +15,7 @@ from penstock.core.barrier import Purpose
 from penstock.core.handles import KeyGroupRange, PartHandle
 from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
 from penstock.core.settings import LayerSettings, RocksDBSettings
-from penstock.operators import aggregates
+from penstock.operators.aggregation import declare as aggregates
 from penstock.operators.base import Emitted, Operator, OperatorContext
 from penstock.operators.fold import FoldOperator
 from penstock.operators.keyed import KeyedContext, KeyedFunction

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from tests.unit.state.harness import Job, written
 
 from penstock.kernels import compiled
-from penstock.operators import aggregates as aggregates_module
-from penstock.operators import aggregates as ps
-from penstock.operators.aggregates import Aggregate
+from penstock.operators.aggregation import declare as ps
+from penstock.operators.aggregation import numbers as numbers_module
+from penstock.operators.aggregation.declare import Aggregate
 from penstock.operators.base import Operator
 from penstock.operators.conform import SchemaMismatch
 from penstock.operators.fold import FoldOperator
-from penstock.operators.reduce import ReduceOperator, reduced_schema
+from penstock.operators.reduce import Output, ReduceOperator, reduced_schema
 from penstock.state import index as index_module
 from penstock.state.tables import StateMismatch
 
@@ -93,7 +93,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def use(patch: pytest.MonkeyPatch, use_compiled: bool) -> None:
-    for module in (aggregates_module, index_module):
+    for module in (numbers_module, index_module):
         patch.setattr(module, "compiled", lambda _rows: compiled if use_compiled else None)
 
 
@@ -125,6 +125,27 @@ def test_every_update_and_every_restore_agrees_with_polars(
             updates = current.feed(batch(records, kind)).taken()
             assert {row["user"]: row for row in updates} == {record[0]: wanted[record[0]] for record in records}
             assert len(updates) == len({record[0] for record in records})
+
+
+@given(st.lists(rows(st.sampled_from(["a", "b", None])), min_size=1, max_size=4), st.integers(1, 3))
+def test_a_changelog_says_what_a_row_was_and_what_it_became(batches: list[list[Row]], parallelism: int) -> None:
+    def changelog() -> Operator:
+        return ReduceOperator(("user",), AGGREGATES, SCHEMA, Output.CHANGELOG)
+
+    current = Job(changelog, ("user",), parallelism)
+    known: dict[Any, dict[str, Any]] = {}
+    for records in batches:
+        changes = current.feed(batch(records)).taken()
+        for place, change in enumerate(changes):
+            kind = change.pop("op")
+            if kind == "update_before":
+                assert change == known.pop(change["user"])
+                assert (changes[place + 1]["op"], changes[place + 1]["user"]) == ("update_after", change["user"])
+            else:
+                assert change["user"] not in known
+                known[change["user"]] = change
+        assert {change["user"] for change in changes} == {record[0] for record in records}
+    assert known == expected([record for records in batches for record in records], pa.string())
 
 
 @pytest.mark.usefixtures("path")
@@ -184,19 +205,23 @@ def test_what_happens_after_a_capture_never_leaks_into_it(batches: list[list[Row
 def test_an_unsuitable_aggregate_is_refused_with_what_to_do() -> None:
     with pytest.raises(TypeError, match=r"sum\(user\): a column of type string has no sum"):
         reduced_schema(SCHEMA, ("user",), {"x": ps.sum("user")})
-    with pytest.raises(TypeError, match=r"min\(user\): min takes numbers, dates and times, not string"):
-        reduced_schema(SCHEMA, ("user",), {"x": ps.min("user")})
+    with pytest.raises(TypeError, match=r"min\(tags\): a column of type list<item: string> has no order"):
+        reduced_schema(SCHEMA.append(pa.field("tags", pa.list_(pa.string()))), ("user",), {"x": ps.min("tags")})
     with pytest.raises(ValueError, match=r"max\(none\): there is no column 'none'; the stream has \['user', "):
         reduced_schema(SCHEMA, ("user",), {"x": ps.max("none")})
-    with pytest.raises(ValueError, match="the aggregate 'user' has the name of a key column"):
+    with pytest.raises(ValueError, match="the aggregate 'user' has the name of another column"):
         reduced_schema(SCHEMA, ("user",), {"user": ps.count()})
     with pytest.raises(ValueError, match="needs at least one aggregate"):
         reduced_schema(SCHEMA, ("user",), {})
+    with pytest.raises(ValueError, match="a changelog has a column 'op' of its own"):
+        reduced_schema(pa.schema([("op", pa.int64())]), ("op",), {"n": ps.count()}, Output.CHANGELOG)
 
 
 def test_state_of_other_aggregates_is_refused_naming_both() -> None:
     stored = job(aggregates={"x": ps.sum("amount")}).feed(batch([("a", 1, 1.0, None)])).snapshot()
-    with pytest.raises(StateMismatch, match=r"x=sum\(amount\): int64, but declared are x=max\(amount\): int64"):
+    with pytest.raises(
+        StateMismatch, match=r"x=sum\(amount\): int64, but declared are the aggregates x=max\(amount\): int64"
+    ):
         job(aggregates={"x": ps.max("amount")}, restored=stored)
 
 

@@ -140,3 +140,112 @@ def test_a_state_of_an_unknown_version_is_refused():
     from_the_future = RestoredPart(part.name, part.kind, 0, lambda: memoryview(changed), path="checkpoints/7/x.data")
     with pytest.raises(StateMismatch, match=r"in checkpoints/7/x.data is stored in format 9.* reads format 1.* newer"):
         opened(0, 1, (from_the_future,))
+
+
+# ---- splits and idleness ----
+class Wall:
+    """A wall clock that a test sets."""
+
+    ms = 0
+
+    def now(self) -> float:
+        return self.ms / 1000
+
+    def wall_ms(self) -> int:
+        return self.ms
+
+
+def timed(idle_ms: int | None = 100) -> tuple[WatermarkOperator, Wall]:
+    operator, clock = WatermarkOperator("ts", 0, idle_ms), Wall()
+    operator.open(
+        OperatorContext(
+            Uid("time"), "with_watermark", 0, 1, KeyGroupRange(0, 128), 128, Attempt(1), Generation(1), clock
+        )
+    )  # fmt: skip
+    return operator, clock
+
+
+def expire(operator: WatermarkOperator, clock: Wall, ms: int) -> None:
+    """The clock reaches `ms`; what is due happens."""
+    clock.ms = ms
+    while (due := operator.next_timer()) is not None and due <= ms:
+        operator.on_timer(ms, Emitted())
+
+
+def test_of_several_splits_the_slowest_says_how_late_it_is():
+    operator, _ = timed(None)
+    both = frozenset({"p0", "p1"})
+    operator.on_split("p0", both)
+    assert after(operator, 5_000) is None
+    operator.on_split("p1", both)
+    assert after(operator, 1_000) == 999
+    assert after(operator, 2_000) == 1_999
+    operator.on_split("p0", both)
+    assert after(operator, 9_000) == 1_999
+    operator.on_split("p0", frozenset({"p0"}))
+    assert after(operator, 9_500) == 9_499
+
+
+def test_a_split_that_is_new_holds_time_but_never_turns_it_back():
+    operator, _ = timed(None)
+    operator.on_split("p0", frozenset({"p0"}))
+    assert after(operator, 5_000) == 4_999
+    operator.on_split("p0", frozenset({"p0", "p1"}))
+    assert after(operator, 8_000) == 4_999
+    operator.on_split("p1", frozenset({"p0", "p1"}))
+    assert after(operator, 1_000) == 4_999
+    assert after(operator, 7_000) == 6_999
+
+
+def test_an_idle_split_is_not_waited_for_until_it_has_records_again():
+    operator, clock = timed(100)
+    both = frozenset({"p0", "p1"})
+    operator.on_split("p0", both)
+    after(operator, 5_000)
+    expire(operator, clock, 99)
+    assert operator.emitted_watermark() is None
+    clock.ms = 90
+    after(operator, 6_000)
+    expire(operator, clock, 100)
+    assert operator.emitted_watermark() == 5_999
+    assert not operator.is_idle(False)
+    expire(operator, clock, 190)
+    assert operator.is_idle(False)
+    assert operator.next_timer() is None
+    operator.on_split("p1", both)
+    assert after(operator, 6_500) == 6_499
+    assert not operator.is_idle(False)
+
+
+def test_without_a_limit_nothing_becomes_idle_by_itself():
+    operator = opened()
+    after(operator, 5_000)
+    assert operator.next_timer() is None
+    assert (operator.is_idle(False), operator.is_idle(True)) == (False, True)
+
+
+def test_a_source_that_is_too_far_ahead_of_the_slowest_waits_and_is_not_taken_for_idle():
+    operator, clock = WatermarkOperator("ts", 0, idle_ms=100, drift_ms=1_000), Wall()
+    context = OperatorContext(
+        Uid("time"), "with_watermark", 0, 1, KeyGroupRange(0, 128), 128, Attempt(1), Generation(1), clock
+    )
+    operator.open(context)
+    assert (operator.aligned_time, operator.is_ahead) == (None, False)
+    after(operator, 5_000)
+    assert (operator.aligned_time, operator.is_ahead) == (4_999, False)
+    operator.align(3_998)
+    assert operator.is_ahead
+    expire(operator, clock, 150)
+    assert (operator.aligned_time, operator.is_idle(False)) == (4_999, False)
+    operator.align(3_999)
+    assert not operator.is_ahead
+    expire(operator, clock, 300)
+    assert (operator.aligned_time, operator.is_idle(False)) == (None, True)
+
+
+def test_the_end_of_time_waits_for_nobody():
+    operator, _ = timed(None)
+    aligned = WatermarkOperator("ts", 0, None, 10)
+    aligned.align(0)
+    aligned.on_watermark(MAX_WATERMARK, Emitted())
+    assert (aligned.is_ahead, aligned.aligned_time, operator.is_aligned) == (False, None, False)

@@ -56,6 +56,21 @@ def test_tasks_start_only_when_all_workers_are_ready():
     assert job.to(wire.Start) == ["a", "b"]
 
 
+def test_workers_hear_how_far_the_slowest_of_the_aligned_sources_has_come():
+    job = Harness().start("a", "b")
+
+    def say(worker: str, attempt: int, **times: int) -> None:
+        job.say(worker, wire.Figures(Attempt(attempt), 0, {}, {}, {}, times))
+
+    say("a", 1, x=50)
+    say("b", 1, y=70)
+    say("a", 1, x=90)
+    say("a", 7, x=1)
+    say("b", 1)
+    assert [message.slowest for message in job.of(wire.AlignSources)] == [50, 50, 70, 70, 90, 90]
+    assert job.to(wire.AlignSources) == ["a", "b"] * 3
+
+
 # ---- checkpoints ----
 def test_a_checkpoint_is_triggered_at_the_sources_completed_in_the_store_notified_and_committed():
     job = Harness().start()

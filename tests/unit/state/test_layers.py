@@ -10,16 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.state import layers
-from penstock.state.layers import MAX_FROZEN, REMOVED, LayeredMap, Picture
+from penstock.state.layers import MAX_ASIDE, REMOVED, LayeredMap, Picture
 
 Step = tuple[str, int, int]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def small_portions() -> Iterator[None]:
-    """Merging takes several calls, so that everything else also happens in the middle of it."""
+@pytest.fixture(autouse=True, scope="module", params=[0, 3, 1 << 20], ids="copied={}".format)
+def small_portions(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Merging takes several calls, so that everything else also happens in the middle of it; pictures hold copies of no
+    map, of small ones, or of all."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layers, "MERGED_AT_ONCE", 2)
+        patch.setattr(layers, "MOVED_AT_ONCE", 2)
+        patch.setattr(layers, "COPIED", request.param)
         yield
 
 
@@ -128,7 +130,8 @@ def frozen(entries: dict[Any, Any]) -> LayeredMap:
     return under_test
 
 
-def test_a_picture_copies_nothing() -> None:
+def test_a_picture_of_a_large_map_copies_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "COPIED", 0)
     under_test = LayeredMap()
     under_test.set("a", 1)
     whole = under_test.live
@@ -154,7 +157,7 @@ def test_changes_since_a_cut_before_the_last_one_are_those_of_all_layers_above_i
     assert under_test.picture(1).items() == {"b": 2, "c": 3}
 
 
-def test_changes_since_a_cut_that_is_merged_cannot_be_told() -> None:
+def test_changes_since_a_cut_before_the_floor_cannot_be_told() -> None:
     under_test = frozen({"a": 1})
     under_test.set("b", 2)
     under_test.freeze(2, 2)
@@ -165,45 +168,50 @@ def test_changes_since_a_cut_that_is_merged_cannot_be_told() -> None:
     assert under_test.changed_since(2) == 1
 
 
-def test_what_is_below_the_floor_is_merged_once_the_last_picture_of_it_is_dropped() -> None:
+def test_a_large_map_lies_below_until_the_last_picture_of_it_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "COPIED", 0)
     under_test = frozen({"a": 1})
     picture = under_test.picture()
     under_test.set("b", 2)
     under_test.freeze(2, 1)
     under_test.set("c", 3)
-    under_test.freeze(3, 2)
+    under_test.remove("a")
     under_test.settle()
-    assert len(under_test._frozen) == 3
+    assert not under_test.is_plain
     assert picture.items() == {"a": 1}
     del picture
-    under_test.settle()
-    assert under_test._frozen == [{"a": 1, "b": 2}, {"c": 3}]
+    for _ in range(2):  # portions of two
+        assert dict(under_test.items()) == {"b": 2, "c": 3}
+        under_test.settle()
+    assert under_test.is_plain
+    assert under_test.live == {"b": 2, "c": 3}
 
 
-def test_pictures_that_are_never_dropped_do_not_pile_up_layers() -> None:
-    under_test = LayeredMap()
-    held = []
-    for number in range(20):
-        under_test.set(number, number)
-        under_test.freeze(number + 1, number + 1)
-        held.append(under_test.picture())
-    assert len(under_test._frozen) <= MAX_FROZEN
-    assert [len(picture.items()) for picture in held] == list(range(1, 21))
-
-
-def test_merging_goes_on_a_portion_at_a_time_and_loses_nothing_that_is_written_meanwhile() -> None:
-    under_test = frozen({"kept": 0})
+def test_what_is_written_while_a_large_map_is_put_together_again_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "COPIED", 0)
+    under_test = frozen({"kept": 0, 0: "old"})
+    under_test.picture()
     for number in range(5):
         under_test.set(number, number)
-    under_test.freeze(2, 1)
-    under_test.freeze(3, 2)
-    assert len(under_test._frozen) == 2
+    under_test.settle()
+    assert not under_test.is_plain
     under_test.set("new", 1)
     under_test.remove("kept")
     for _ in range(4):
         under_test.settle()
-    assert len(under_test._frozen) == 1
-    assert dict(under_test.items()) == {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, "new": 1}
+    assert under_test.is_plain
+    assert under_test.live == {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, "new": 1}
+
+
+def test_cuts_of_which_nothing_is_durable_do_not_pile_up() -> None:
+    under_test = frozen({})
+    held = []
+    for number in range(20):
+        under_test.set(number, number)
+        under_test.freeze(number + 2, 1)
+        held.append(under_test.picture(1))
+    assert len(under_test._changes) <= MAX_ASIDE
+    assert [len(picture.items()) for picture in held] == list(range(1, 21))
 
 
 @pytest.mark.parametrize("frozen_first", [False, True])

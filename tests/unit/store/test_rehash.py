@@ -238,6 +238,18 @@ def test_keyed_state_of_another_form_is_refused_by_name(content: bytes | None, r
         rehash(replace(snapshot, record=record), MemoryFiles(), 128)
 
 
+def test_state_that_is_stored_as_files_of_rocksdb_is_refused_with_what_to_do() -> None:
+    source, own = MemoryFiles(), KeyGroupRange(0, 16)
+    part = CapturedPart("sum", PartKind.KEYED, lambda: (b"a table",), key_groups=own, piece="ab12-000012.sst")
+    snapshot = saved(source, ROWS, ("user",), 1)
+    handles = tuple(write_parts(source, "written/other.data", {UID: [part]}))
+    record = replace(snapshot.record, subtasks=(replace(snapshot.record.subtasks[0], handles=handles),))
+    with pytest.raises(
+        CannotRehash, match=r"the state 'sum' of operator 'total' .* files of RocksDB: take a savepoint"
+    ):
+        rehash(replace(snapshot, record=record), MemoryFiles(), 128)
+
+
 def test_rows_in_wrong_groups_are_noticed() -> None:
     """As if the number of former groups were not what the metadata says."""
     snapshot = saved(MemoryFiles(), ROWS, ("user",), 1)

@@ -107,6 +107,8 @@ class Figures(_Message, frozen=True):
     rows_in: dict[str, int]
     rows_out: dict[str, int]
     busy: dict[str, float]
+    times: dict[str, int] = {}
+    """Event time of the sources that are to stay together."""
 
 
 # ---- master -> worker ----
@@ -179,6 +181,13 @@ class Drain(_Message, frozen=True):
     attempt: Attempt
 
 
+class AlignSources(_Message, frozen=True):
+    """So far has the slowest of the sources come that are to stay together."""
+
+    attempt: Attempt
+    slowest: int
+
+
 class Shutdown(_Message, frozen=True):
     """The job is over: cancel what runs, close connections, return from the Spark task."""
 
@@ -186,4 +195,6 @@ class Shutdown(_Message, frozen=True):
 
 
 ToMaster = Register | Ready | Acknowledge | Decline | Drained | Finished | TaskFailed | Idle | Figures
-ToWorker = Deploy | Start | TriggerCheckpoint | AbortCheckpoint | CompleteCheckpoint | Reset | Drain | Shutdown
+ToWorker = (
+    Deploy | Start | TriggerCheckpoint | AbortCheckpoint | CompleteCheckpoint | Reset | Drain | AlignSources | Shutdown
+)

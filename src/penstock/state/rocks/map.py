@@ -21,7 +21,7 @@ has is copied for that. Values that were read for a batch (`prefetch`) are kept 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any, Final
@@ -103,6 +103,15 @@ class RocksMap:
         """Of what is below the layers; `REMOVED` for keys that are not there."""
 
     # ---- reading and writing ----
+    @property
+    def changed(self) -> Layer:
+        """The live layer holds nothing but changes."""
+        return self.live
+
+    def own(self, key: Hashable, value: Any) -> Any:
+        """What is in the live layer belongs to nobody else."""
+        return value
+
     def get(self, key: Hashable, default: Any = None) -> Any:
         value = self.live.get(key, self)
         if value is self:
@@ -136,6 +145,12 @@ class RocksMap:
             if value is not self:
                 return value
         return self._from_database(key)
+
+    def set(self, key: Hashable, value: Any) -> None:
+        self.live[key] = value
+
+    def update(self, entries: Mapping[Any, Any]) -> None:
+        self.live.update(entries)
 
     def remove(self, key: Hashable) -> None:
         self.live[key] = REMOVED

@@ -1,0 +1,1 @@
+"""Aggregates: what can be kept per key or window, as arrays indexed by slot."""

@@ -1,0 +1,52 @@
+"""Captures of arrays that go on changing: copied, if few slots are wanted, or frozen (`frozen`).
+
+Their owner says before it changes slots; captures that are still being read put the old values aside.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.kernels.gathering import gathered
+from penstock.state.frozen import FrozenArrays
+
+COPIED: Final = 1 << 19
+"""Up to so many slots, their values are copied at once, which takes a few milliseconds; the arrays of more are frozen,
+which costs something with every change until they are written."""
+
+Array = npt.NDArray[Any]
+Slots = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int32]
+
+
+class Captures:
+    """Of the arrays of one owner."""
+
+    def __init__(self) -> None:
+        self._frozen: list[weakref.ref[FrozenArrays]] = []
+
+    def __bool__(self) -> bool:
+        """Whether `keep` may have anything to do."""
+        return bool(self._frozen)
+
+    def keep(self, slots: Slots) -> None:
+        """The values of these slots are about to change."""
+        living = [(reference, frozen) for reference in self._frozen if (frozen := reference()) is not None]
+        self._frozen = [reference for reference, _ in living]
+        for _, frozen in living:
+            frozen.keep(slots)
+
+    def reader(self, arrays: Sequence[Array], slots: Slots | None, length: int) -> Callable[[Rows], list[Array]]:
+        """Gives some rows of all arrays, as they are now, later and on any thread: of these slots, or of the first
+        `length`."""
+        if slots is not None and len(slots) <= COPIED:
+            copies = [gathered(array, slots) for array in arrays]
+            return lambda rows: [gathered(copy, rows) for copy in copies]
+        frozen = FrozenArrays(arrays, length)
+        self._frozen.append(weakref.ref(frozen))
+        return lambda rows: frozen.values(rows if slots is None else slots[rows])
