@@ -46,6 +46,7 @@ class Run:
     """Of the state of functions (w3)."""
     incremental: bool = True
     changelog: bool = False
+    runtime: ps.RuntimeSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def run_of(
 def measure(run: Run, *, say: Say | None = None) -> Figure:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         checkpoints = None if run.every is None else _checkpoints(run, directory, run.every)
-        job = pipeline(run.workload, run.events, run.workers, checkpoints, run.backend).start()
+        job = pipeline(run.workload, run.events, run.workers, checkpoints, run.backend, run.runtime).start()
         try:
             return _Watch(run, job, say or (lambda _: None)).measure()
         finally:

@@ -61,8 +61,15 @@ WORKLOADS = {
 }
 
 
-def pipeline(name: str, events: Events, workers: int, checkpoints: ps.Checkpoints | None, backend: str) -> ps.Pipeline:
-    made = ps.Pipeline(name, parallelism=workers, checkpoints=checkpoints, backend=backend)
+def pipeline(
+    name: str,
+    events: Events,
+    workers: int,
+    checkpoints: ps.Checkpoints | None,
+    backend: str,
+    runtime: ps.RuntimeSettings | None = None,
+) -> ps.Pipeline:
+    made = ps.Pipeline(name, parallelism=workers, checkpoints=checkpoints, backend=backend, runtime=runtime)
     stream = made.source(events.source(), uid="events")
     WORKLOADS[name].work(stream, events).sink(ps.sinks.Discard(), uid="discard")
     return made
