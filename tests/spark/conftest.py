@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Any:
-    return session_for(4, None)
+    return session_for(8, None)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.spark.support import accounts
-from tests.spark.support.jobs import PATIENCE, kill_worker, wait_for_checkpoints
+from tests.spark.support.jobs import PATIENCE, kill_worker, wait_for_checkpoints, wait_until
 
 import penstock as ps
 from penstock.spark.job import CheckpointFailed
@@ -27,6 +27,84 @@ def pipeline(directory: Path, parallelism: int, mode: str = "adaptive", name: st
     return made
 
 
+# ---- three lives ----
+PLAIN = (
+    ("aligned", 1, 2),
+    ("unaligned", 2, 3),
+    ("savepoint", 4, 1),
+)
+MORE = [
+    (kind, *sizes)
+    for kind in ("aligned", "unaligned", "savepoint")
+    for pair in ((1, 2), (2, 3), (3, 7), (7, 2), (4, 1))
+    for sizes in (pair, pair[::-1])
+    if (kind, *sizes) not in PLAIN
+]
+
+
+class Lives:
+    """A job with full channels that is ended in one way or another, and started again at another size."""
+
+    def __init__(self, start: Any, directory: Path, kind: str) -> None:
+        self._start, self._directory, self._savepoints = start, directory, kind == "savepoint"
+        self._mode = "aligned" if kind == "aligned" else "unaligned"
+        self._saved: str | None = None
+
+    def begin(self, parallelism: int, **options: Any) -> Any:
+        made = ps.Pipeline(
+            "accounts",
+            parallelism=parallelism,
+            checkpoints=ps.Checkpoints(self._directory / "checkpoints", every="100ms", mode=self._mode),
+            runtime=ps.RuntimeSettings(in_flight=ps.InFlightSettings(initial_rows=512, max_rows=512)),
+            **options,
+        )
+        accounts.build(made, ps.sinks.Files(self._directory / "accounts"), slow=True)
+        job = self._start(made, restore=self._saved)
+        wait_until(lambda: job.status().state == "running" or job.done(), job.status)
+        return job
+
+    def until_there_is_something_to_lose(self, job: Any) -> None:
+        wait_for_checkpoints(job, 2)
+        if self._mode == "unaligned":
+            wait_until(lambda: any(c.in_flight_bytes for c in job.checkpoints()), job.checkpoints)
+
+    def save(self, job: Any, name: str) -> bool:
+        """Whether the job has ended with a savepoint, from which the next one begins."""
+        if self._savepoints:
+            self._saved = str(self._directory / name)
+            job.stop(drain=False, savepoint=self._saved, timeout=PATIENCE)
+        return self._savepoints
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"), [*PLAIN, *(pytest.param(*cell, marks=pytest.mark.slow) for cell in MORE)]
+)
+def test_a_job_in_three_lives_loses_nothing_and_repeats_nothing(
+    start: Any, tmp_path: Path, kind: str, old: int, new: int
+) -> None:
+    lives, random = Lives(start, tmp_path, kind), Random(f"{kind} {old} {new}")
+    # It fails for good, and what it leaves is A.
+    first = lives.begin(old, restart=ps.restart.none())
+    lives.until_there_is_something_to_lose(first)
+    if not lives.save(first, "A"):
+        kill_worker(first, random)
+        with pytest.raises(ps.JobFailed):
+            first.wait(PATIENCE)
+    # From A at the new size; B is taken at once.
+    second = lives.begin(new)
+    if not lives.save(second, "B"):
+        second.trigger_checkpoint(PATIENCE)
+        second.cancel()
+    # From B back at the old size, with a worker lost on the way.
+    third = lives.begin(old, restart=ps.restart.fixed_delay(0, attempts=100))
+    wait_for_checkpoints(third, 1)
+    kill_worker(third, random)
+    wait_until(lambda: third.status().restarts >= 1, third.status)
+    wait_for_checkpoints(third, 1)
+    assert accounts.problems(drained(third, tmp_path)) == []
+
+
+# ---- other sizes of running jobs, savepoints and forks ----
 def drained(job: Any, directory: Path) -> Any:
     job.stop(timeout=PATIENCE)
     return accounts.committed(directory / "accounts")

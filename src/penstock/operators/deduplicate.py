@@ -78,7 +78,7 @@ class DeduplicateWithinOperator(Operator):
         self._panes.own(context.key_groups, context.total_key_groups)
         times = [part for part in context.restored if part.name == progress_module.PART]
         if times:
-            self._progress.restore(context.uid, times)
+            self._progress.restore(times)
         self._panes.restore(
             context.uid,
             [part for part in context.restored if part.name == panes_module.PART],

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.core.handles import KeyGroupRange
-from penstock.core.ids import Uid
 from penstock.runtime.elements import MIN_WATERMARK
 from penstock.state.parts import CapturedPart, PartKind, RestoredPart
+from penstock.state.tables import check_version
 
 PART: Final = "penstock.progress"
 _VERSION: Final = 1
@@ -89,11 +89,11 @@ class Progress:
         content = _HEADER.pack(_VERSION, self._total, len(runs)) + b"".join(_RUN.pack(*run) for run in runs)
         return CapturedPart(PART, PartKind.UNION, lambda: (content,))
 
-    def restore(self, uid: Uid, parts: Iterable[RestoredPart]) -> None:
+    def restore(self, parts: Iterable[RestoredPart]) -> None:
         own = self._own
         watermarks = np.full(own.end - own.start, MIN_WATERMARK)
         fired = watermarks.copy()
-        for start, end, watermark, done in (run for part in parts for run in _runs(uid, part, self._total)):
+        for start, end, watermark, done in (run for part in parts for run in _runs(part, self._total)):
             groups = slice(max(start, own.start) - own.start, max(min(end, own.end) - own.start, 0))
             watermarks[groups], fired[groups] = watermark, done
         self.watermark, self.fired = int(watermarks.min()), int(fired.min())
@@ -101,14 +101,10 @@ class Progress:
         self._settle()
 
 
-def _runs(uid: Uid, part: RestoredPart, total: int) -> Iterator[tuple[int, int, int, int]]:
+def _runs(part: RestoredPart, total: int) -> Iterator[tuple[int, int, int, int]]:
     content = bytes(part.read())
     version, groups, count = _HEADER.unpack_from(content)
-    if version != _VERSION:
-        raise ValueError(
-            f"operator {uid!r}: its event time is stored in version {version}, but this Penstock reads version "
-            f"{_VERSION}: restore it with the version of Penstock that wrote it, or with a newer one"
-        )
+    check_version(part, version, _VERSION)
     for place in range(count):
         start, end, watermark, fired = _RUN.unpack_from(content, _HEADER.size + place * _RUN.size)
         yield start * total // groups, end * total // groups, watermark, fired

@@ -82,7 +82,7 @@ class SessionWindowOperator(Operator):
             for name in (progress_module.PART, sessionstate.PART, _PENDING_PART)
         }
         if parts[progress_module.PART]:
-            self._progress.restore(context.uid, parts[progress_module.PART])
+            self._progress.restore(parts[progress_module.PART])
         slots = self._sessions.restore(context.uid, parts[sessionstate.PART], self._is_needed)
         self._resume(slots, self._sessions.put_apart(parts[_PENDING_PART]))
 

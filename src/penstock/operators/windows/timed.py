@@ -96,7 +96,7 @@ class TimeWindowOperator(Operator):
         self._panes.own(context.key_groups, context.total_key_groups)
         parts = {name: [part for part in context.restored if part.name == name] for name in _PARTS}
         if parts[progress_module.PART]:
-            self._progress.restore(context.uid, parts[progress_module.PART])
+            self._progress.restore(parts[progress_module.PART])
         self._panes.restore(context.uid, parts[panes_module.PART], self._is_needed)
         self._fired_keys.restore(parts[FiredKeys.PART], context.key_groups)
         self._find_next_end()

@@ -340,5 +340,5 @@ def test_event_time_of_an_unknown_version_is_refused() -> None:
         replace(part, read=lambda: memoryview(b"\x09" + bytes(8))) if part.kind is PartKind.UNION else part
         for part in stored
     ]
-    with pytest.raises(ValueError, match="its event time is stored in version 9, but this Penstock reads version 1"):
+    with pytest.raises(StateMismatch, match="is stored in format 9, but this Penstock reads format 1"):
         simple().start(1, changed)
