@@ -241,6 +241,68 @@ def test_an_unknown_format_is_refused(start: Start, stopped: Path) -> None:
     assert f"{metadata.name} has format 99; this version of Penstock reads formats up to 2" in story
 
 
+def log_entry(directory: Path) -> Path:
+    return max((directory / "log").glob("*.json"))
+
+
+def identity(directory: Path) -> Path:
+    return directory / "penstock.json"
+
+
+def metadata(directory: Path) -> Path:
+    return newest(directory, ".json")
+
+
+def data(directory: Path) -> Path:
+    return newest(directory, ".data")
+
+
+@pytest.mark.parametrize(
+    ("victim", "damage", "advice"),
+    [
+        (metadata, Path.unlink, "choose another complete checkpoint of this directory by its number"),
+        (data, Path.unlink, "choose another complete checkpoint of this directory by its number"),
+        (log_entry, Path.write_bytes, "Put the file back from a copy of the directory"),
+        (identity, Path.write_bytes, "choose another directory"),
+    ],
+)
+def test_a_file_that_is_gone_or_empty_is_named_with_what_to_do(
+    start: Start, stopped: Path, victim: Callable[[Path], Path], damage: Callable[..., Any], advice: str
+) -> None:
+    path = victim(stopped)
+    damage(path, *([b""] if damage is Path.write_bytes else []))
+    job = start(counting("first", stopped))
+    story = failure_of(job)
+    assert str(path.relative_to(stopped)) in story
+    assert advice in story
+    assert job.status().restarts == 0
+
+
+def test_a_second_driver_takes_the_job_over_and_the_first_is_told(start: Start, tmp_path: Path) -> None:
+    first = start(counting("first", tmp_path))
+    wait_for_checkpoints(first, 1)
+    second = start(counting("first", tmp_path))
+    story = failure_of(first)
+    assert "another driver has claimed this job's directory" in story
+    assert "stop this one, or start it again to take over" in story
+    wait_for_checkpoints(second, 1)
+    second.stop(timeout=PATIENCE)
+
+
+def test_a_damaged_savepoint_is_named_and_is_not_taken_over(start: Start, stopped: Path, tmp_path: Path) -> None:
+    job = start(counting("first", stopped))
+    wait_for_checkpoints(job, 1)
+    job.stop(drain=False, savepoint=str(tmp_path / "saved"), timeout=PATIENCE)
+    copied = max((tmp_path / "saved" / "data").glob("*.data"), key=lambda path: path.stat().st_size)
+    copied.write_bytes(bytes(byte ^ 0xFF for byte in copied.read_bytes()))
+    story = failure_of(start(counting("first", stopped), restore=str(tmp_path / "saved")))
+    assert f"{copied}: part " in story
+    assert "Nothing was copied or restored" in story
+    again = start(counting("first", stopped))
+    wait_for_checkpoints(again, 1)
+    again.stop(timeout=PATIENCE)
+
+
 def test_a_checkpoint_that_never_completed_cannot_be_restored(start: Start, stopped: Path) -> None:
     story = failure_of(start(counting("first", stopped), restore=999))
     assert "checkpoint 999 is not complete" in story

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.core.causes import Cause
 from penstock.core.handles import SnapshotFigures
 from penstock.core.ids import Attempt, ChainId, CheckpointId, SubtaskId, Uid
 from penstock.operators.base import OperatorError
 from penstock.runtime.control.messages import Acknowledge, Decline, Drained, Finished, TaskFailed, ToMaster
 from penstock.runtime.reports import Reports, error_report
-from penstock.store.errors import CorruptCheckpoint
+from penstock.state.tables import StateMismatch
+from penstock.store.errors import CorruptCheckpoint, UnknownFormat
 
 SUBTASK = SubtaskId(ChainId("sums"), 3)
 
@@ -79,7 +82,15 @@ def test_any_other_error_has_its_traceback() -> None:
     assert report.retriable
 
 
-def test_a_corrupt_checkpoint_is_not_tried_again_even_when_an_operator_found_it() -> None:
+@pytest.mark.parametrize(
+    "cause",
+    [
+        CorruptCheckpoint("checkpoints/3/x.data", "the file is too short"),
+        UnknownFormat("checkpoints/3/g1.json", 9, 2),
+        StateMismatch("the state 'total' is stored in format 9"),
+    ],
+)
+def test_what_cannot_be_read_is_not_tried_again_even_when_an_operator_found_it(cause: Exception) -> None:
     found = OperatorError("cannot open", uid=Uid("sums"), name="sums", subtask=0, sample_row=None, traceback="")
-    found.__cause__ = CorruptCheckpoint("checkpoints/3/x.data", "the file is too short")
+    found.__cause__ = cause
     assert not error_report(found, SUBTASK).retriable
