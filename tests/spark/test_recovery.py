@@ -12,6 +12,7 @@ from tests.spark.support import accounts
 from tests.spark.support.jobs import PATIENCE, kill_worker, pause, sent, wait_for_checkpoints, wait_until
 
 import penstock as ps
+from penstock.core.settings import LayerSettings
 
 EXACTLY_ONCE = ("aligned", "unaligned", "adaptive", "stop_the_world")
 
@@ -25,17 +26,32 @@ class Running:
     """A job that takes orders until it is stopped, as fast as its slow end lets it: channels are full."""
 
     def __init__(
-        self, start: Any, directory: Path, mode: str, spares: int = 0, sink: Any = None, count: int | None = None
+        self,
+        start: Any,
+        directory: Path,
+        mode: str,
+        spares: int = 0,
+        sink: Any = None,
+        count: int | None = None,
+        layers: LayerSettings | None = None,
     ):
         self.target, self.spares = directory / "accounts", spares
         pipeline = ps.Pipeline(
             "accounts",
             parallelism=2,
             spares=spares,
-            checkpoints=ps.Checkpoints(directory / "checkpoints", every="100ms", mode=mode, alignment_timeout="20ms"),
+            checkpoints=ps.Checkpoints(
+                directory / "checkpoints",
+                every="100ms",
+                mode=mode,
+                alignment_timeout="20ms",
+                changelog=layers is not None,
+            ),
             restart=ps.restart.fixed_delay(0, attempts=100),
             # Full channels, but not of more than can be drained in a moment.
-            runtime=ps.RuntimeSettings(in_flight=ps.InFlightSettings(initial_rows=512, max_rows=512)),
+            runtime=ps.RuntimeSettings(
+                in_flight=ps.InFlightSettings(initial_rows=512, max_rows=512), layers=layers or LayerSettings()
+            ),
         )
         accounts.build(pipeline, sink or ps.sinks.Files(self.target), count=count, slow=True)
         self.job = start(pipeline)
@@ -124,6 +140,18 @@ def test_a_kill_near_the_end_of_bounded_input_is_survived(start: Any, tmp_path: 
         sent(pid, signal.SIGKILL)
     running.job.wait(PATIENCE)
     assert accounts.problems(accounts.committed(running.target), count) == []
+
+
+def test_a_changelog_is_restored_from_its_whole_states_and_layers(start: Any, tmp_path: Path, random: Random) -> None:
+    """Everything that changes becomes a layer, flushed between checkpoints too, and no state is too small for that."""
+    layers = LayerSettings(small=0, worth=100.0, inline=0, flush_every=0.03)
+    running = Running(start, tmp_path, "adaptive", layers=layers)
+    for kills in (1, 2):
+        running.until_checkpoints(5)
+        pause(random, 0.2)
+        kill_worker(running.job, random)
+        running.until_restarted(kills)
+    assert accounts.problems(running.drained()) == []
 
 
 def test_at_least_once_loses_no_record_and_no_state(start: Any, tmp_path: Path, random: Random) -> None:
