@@ -20,7 +20,7 @@ def seeds_of(pair: Sizes) -> range:
     """Other ones for each pair: every run is a job of its own. Large jobs take long: `penstock verify --rescale` runs
     more of them."""
     first = (pair[0] * 10 + pair[1]) * 10
-    return range(first, first + (2 if max(pair) < 7 else 1))
+    return range(first, first + (2 if 1 in pair else 1))
 
 
 @pytest.mark.parametrize("kind", PLAIN_KINDS)
@@ -32,7 +32,7 @@ def test_a_job_in_three_lives_loses_nothing_and_repeats_nothing(kind: str, pair:
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - set(PLAIN_KINDS)))
-@pytest.mark.parametrize("pair", [(2, 3), (4, 1)], ids=named)
+@pytest.mark.parametrize("pair", [(1, 2), (4, 1)], ids=named)
 def test_so_does_one_whose_snapshots_are_of_a_mixed_kind(kind: str, pair: Sizes) -> None:
     test_a_job_in_three_lives_loses_nothing_and_repeats_nothing(kind, pair)
 
@@ -50,7 +50,7 @@ def test_the_same_lives_are_lived_again() -> None:
 
 
 @pytest.mark.parametrize("kind", ["savepoint", "unaligned savepoint"])
-@pytest.mark.parametrize(("old", "new", "seed"), [(3, 3, 1), (5, 3, 2), (2, 12, 3), (4, 4, 5)])
+@pytest.mark.parametrize(("old", "new", "seed"), [(3, 3, 1), (5, 3, 2), (2, 12, 3)])
 def test_a_job_goes_on_from_a_savepoint_with_more_key_groups(kind: str, old: int, new: int, seed: int) -> None:
     """Also at the size that it had, where some keys move all the same, and at one that it could not have had."""
     outcome = live(Lives(kind, old, new, seed=seed, rehashed=True))
