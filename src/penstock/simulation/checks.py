@@ -131,7 +131,7 @@ def _files_committed(world: World, sink: Node) -> pa.Table:
     """As a plain reader of the directory: all files in it, in the order of their names."""
     found = [file.path for file in world.sink_files.list(sink.uid)]
     schema = world.driver.graph.inputs(world.driver.graph.chains[sink.number].id)[0].schema
-    tables = [pq.read_table(pa.BufferReader(world.sink_files.read(path)), use_threads=False) for path in found]
+    tables = [pq.ParquetFile(pa.BufferReader(world.sink_files.read(path))).read(use_threads=False) for path in found]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
