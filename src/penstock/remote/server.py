@@ -54,7 +54,8 @@ class Door:
         self._connections: dict[Stream, bool] = {}
         """And whether a request of theirs is being answered."""
         self._closed = False
-        threading.Thread(target=self._accept, name=f"requests to {name}", daemon=True).start()
+        self._acceptor = threading.Thread(target=self._accept, name=f"requests to {name}", daemon=True)
+        self._acceptor.start()
 
     def close(self) -> None:
         """Takes no more requests; returns when those under way are answered, or after a while."""
@@ -65,6 +66,7 @@ class Door:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
+        self._acceptor.join(_FAREWELL)
         for stream in idle:
             stream.close()
         with self._lock:
