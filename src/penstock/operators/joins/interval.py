@@ -42,7 +42,7 @@ class IntervalJoinOperator(TimedJoinOperator):
         self._how = how
         self._watched = [how.shows_unmatched(0) or how is How.SEMI, how.shows_unmatched(1)]
         kept = [[_ALONE] if watched else [] for watched in self._watched]
-        super().__init__(f"interval [{lower}ms, {upper}ms]", (left, right), times, kept)
+        super().__init__("interval", (left, right), times, kept)
         self._lower, self._upper = lower * self.ticks, upper * self.ticks
         self._reach = (self._upper, -self._lower)
         """From a row's time on, until when rows that match it come."""

@@ -273,6 +273,18 @@ def test_a_layer_of_changes_is_as_small_as_what_has_changed() -> None:
     )
 
 
+def test_what_happens_to_rows_that_no_checkpoint_has_seen_is_not_remembered() -> None:
+    job = job_of("left", (True, True))
+    state: JoinState = job.subtasks[0].operator._state  # type: ignore[attr-defined]
+    for turn in range(20):
+        row, other = (turn, 1, "a"), (1, None, [turn])
+        job.feed_side(0, batch(LEFT, [row], ["insert"])).feed_side(1, batch(RIGHT, [other], ["insert"]))
+        job.feed_side(1, batch(RIGHT, [other], ["delete"])).feed_side(0, batch(LEFT, [row], ["delete"]))
+        if turn == 10:
+            job.checkpoint()
+    assert not any(side._changed or side._removed for side in state.sides)
+
+
 def test_state_of_another_join_is_refused() -> None:
     job = job_of("inner")
     parts = job.feed_side(0, batch(LEFT, [(1, 1, "a")])).checkpoint()
