@@ -4,6 +4,8 @@ several parallelisms, with checkpoints of layers and restores at any moment."""
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections import Counter
 from decimal import Decimal
 from typing import Any
@@ -178,6 +180,32 @@ def test_what_is_taken_back_but_was_never_there_is_told_once(caplog: pytest.LogC
 def test_an_unknown_operation_is_refused() -> None:
     with pytest.raises(ValueError, match="'op' is 'upsert'; it must be one of insert, update_after"):
         job_of("inner", (True, False)).feed_side(0, batch(LEFT, [(1, 1, "a")], ["upsert"]))
+
+
+def test_after_the_warm_up_large_batches_need_no_further_variant_of_a_kernel() -> None:
+    program = """
+import numpy as np, pyarrow as pa
+from tests.unit.operators.joins import test_running_join as tests
+from tests.unit.state.harness import ManualClock
+from penstock.kernels import joining
+from penstock.operators.warmup import warm_up_joins
+
+warm_up_joins(ManualClock())
+
+def variants():
+    kernels = {name: getattr(joining, name) for name in dir(joining)}
+    return {name: len(kernel.signatures) for name, kernel in kernels.items() if hasattr(kernel, "signatures")}
+
+before = variants()
+assert set(before.values()) == {1}, before
+job = tests.job_of("full", (True, True))
+rows = [(n, n % 100, "a") for n in range(1000)]
+for operations in (["insert"] * 1000, ["delete"] * 1000):
+    job.feed_side(0, tests.batch(tests.LEFT, rows, operations))
+    job.feed_side(1, tests.batch(tests.RIGHT, [(n, None, None) for n in range(1000)], operations))
+assert variants() == before, (before, variants())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=110)
 
 
 # ---- time to live ----
