@@ -21,7 +21,7 @@ from penstock.kernels.hashing import hash_columns, key_groups_of_hashes
 from penstock.operators.base import Collector, Operator, OperatorContext
 from penstock.operators.joins.rowlog import Keeps
 from penstock.operators.joins.rows import Mask, Numbers
-from penstock.operators.joins.shape import JoinSide
+from penstock.operators.joins.shape import Incoming, JoinSide
 from penstock.operators.joins.state import JoinState
 from penstock.operators.windows import progress as progress_module
 from penstock.operators.windows.progress import Progress
@@ -78,15 +78,7 @@ class TimedJoinOperator(Operator, ABC):
         """These rows are kept from now on."""
 
     @abstractmethod
-    def take_up(
-        self,
-        side: int,
-        keys: list[pa.Array],
-        columns: list[pa.Array],
-        times: Numbers,
-        watermarks: Numbers,
-        out: Collector,
-    ) -> None:
+    def take_up(self, side: int, rows: Incoming, times: Numbers, watermarks: Numbers, out: Collector) -> None:
         """Rows that are not late, each at the event time of its key."""
 
     @abstractmethod
@@ -102,17 +94,15 @@ class TimedJoinOperator(Operator, ABC):
         own = self._times[input]
         ticks, valid = own.of(batch)
         times = ticks * (self.ticks // own.ticks)
-        keys = self.sides[input].key_of(batch)
-        watermarks = self._watermarks(keys, len(times))
+        watermarks = self._watermarks(self.sides[input].key_of(batch), len(times))
         late = self.is_late(input, times, watermarks)
         if valid is not None:
             late |= ~valid
         if late.any():
             out.emit_side(_LATE[input], batch.filter(pa.array(late)))
             batch, times, watermarks = batch.filter(pa.array(~late)), times[~late], watermarks[~late]
-            keys = self.sides[input].key_of(batch)
         if len(times):
-            self.take_up(input, keys, self.sides[input].columns_of(batch), times, watermarks, out)
+            self.take_up(input, self.sides[input].rows_of(batch), times, watermarks, out)
 
     def _watermarks(self, keys: list[pa.Array], rows: int) -> Numbers:
         """Of every row the event time of its key."""

@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from penstock.operators.base import Collector
 from penstock.operators.joins.keys import complete
+from penstock.operators.joins.output import INSERT, Output, portions
 from penstock.operators.joins.rows import NONE, Mask, Numbers
-from penstock.operators.joins.shape import INSERT, How, JoinSide, Output, chosen, joined_schema, portions
+from penstock.operators.joins.shape import How, Incoming, JoinSide, joined_schema
 from penstock.operators.joins.timed import TIME, TimedJoinOperator
 from penstock.operators.windows.assigner import Assigner
 from penstock.operators.windows.calendar import Calendar
@@ -63,21 +64,12 @@ class WindowJoinOperator(TimedJoinOperator):
         schema = joined_schema(left, right, how, suffix, before=bounds_of((left, right), times))
         self._output = Output(left, how, schema, before=2)
 
-    def take_up(
-        self,
-        side: int,
-        keys: list[pa.Array],
-        columns: list[pa.Array],
-        times: Numbers,
-        watermarks: Numbers,
-        out: Collector,
-    ) -> None:
-        valid = None if self._how.shows_unmatched(side) else complete(keys)
-        if valid is not None:
-            rows = np.flatnonzero(valid)
-            keys, columns, times = chosen(keys, rows), chosen(columns, rows), times[rows]
-        slots = self.state.find(keys)
-        self.expect(side, self.state.sides[side].add(slots, columns, {TIME: times}), times)
+    def take_up(self, side: int, rows: Incoming, times: Numbers, watermarks: Numbers, out: Collector) -> None:
+        known = None if self._how.shows_unmatched(side) else complete(rows.keys)
+        if known is not None:
+            rows, times = rows.at(np.flatnonzero(known)), times[known]
+        slots = self.state.find(rows.keys)
+        self.expect(side, self.state.sides[side].add(slots, rows.columns, {TIME: times}), times)
 
     def put_out(self, left: Part, right: Part, starts: Numbers, ends: Numbers, out: Collector) -> None:
         """Matches rows of the same windows, whose bounds are in ticks."""
