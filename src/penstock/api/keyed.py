@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from penstock.api.durations import Duration, seconds
 from penstock.graph import nodes
+from penstock.graph.errors import Site
 from penstock.graph.plan import Plan
 from penstock.graph.schemas import Returns
 
@@ -13,9 +15,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-    from penstock.api.durations import Duration
     from penstock.api.stream import Stream
     from penstock.api.windowed import WindowedStream
+    from penstock.graph.joins import JoinInput
     from penstock.operators.aggregation.declare import Aggregate
     from penstock.operators.fold import RowFunction
     from penstock.operators.keyed import KeyedContext, KeyedFunction
@@ -116,6 +118,39 @@ class KeyedStream:
             self._plan, add_reduce(self._plan, self._routes, self._key, function, aggregates, output, uid, parallelism)
         )
 
+    def join(
+        self,
+        other: KeyedStream,
+        *,
+        how: str = "inner",
+        ttl: Duration | tuple[Duration | None, Duration | None] | None = None,
+        suffix: str = "_right",
+        uid: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """All pairs of rows with the same key, of all that has come so far: `orders.key_by("user").join(
+        users.key_by("id"), how="left")`. `how` is `inner`, `left`, `right`, `full`, `semi` (rows of this stream that
+        have a match) or `anti` (that have none).
+
+        Where a row that was put out may be taken back later, the result is a changelog: a column `op` says `insert`
+        or `delete`. That is so if rows without a match are put out, or if one of the streams is a changelog itself.
+        Rows are kept for ever, or for a time to live after they came: `ttl="1h"`, or `ttl=("1h", None)` for each
+        side."""
+        from penstock.api.stream import Stream
+        from penstock.graph.joins import add_join
+
+        site = nodes.site_of("join", uid)
+        left_ttl, right_ttl = ttl if isinstance(ttl, tuple) else (ttl, ttl)
+        lifetimes = lifetime(left_ttl, site), lifetime(right_ttl, site)
+        return Stream(
+            self._plan, add_join(self._input(), keyed_input(other, site), how, lifetimes, suffix, uid, parallelism)
+        )
+
+    def _input(self) -> JoinInput:
+        from penstock.graph.joins import JoinInput
+
+        return JoinInput(self._plan, self._routes, self._key)
+
     def __repr__(self) -> str:
         return f"<KeyedStream by {', '.join(self._key)}>"
 
@@ -130,5 +165,22 @@ class KeyedStream:
                     "reduce(...)"
                 )
             raise AttributeError(
-                f"a KeyedStream has no {name!r}; it has process, reduce, window and transform_with_state"
+                f"a KeyedStream has no {name!r}; it has process, reduce, window, transform_with_state and joins"
             )
+
+
+def keyed_input(other: Any, site: Site) -> JoinInput:
+    """The other side of a join."""
+    if not isinstance(other, KeyedStream):
+        raise site.error(
+            f"takes a keyed stream, not {type(other).__name__}: write other.key_by(...), with the same key"
+        )
+    return other._input()
+
+
+def lifetime(ttl: Duration | None, site: Site) -> int | None:
+    """In milliseconds."""
+    try:
+        return None if ttl is None else max(1, round(seconds(ttl, "ttl", positive=True) * 1_000))
+    except ValueError as error:
+        raise site.error(str(error)) from None
