@@ -150,6 +150,9 @@ class RowStore:
     def owners(self, rows: Numbers) -> Numbers:
         return self._owner[rows]
 
+    def numbers(self, rows: Numbers) -> Numbers:
+        return self._number[rows]
+
     def counts(self, keys: Numbers) -> Numbers:
         """How many rows each key has."""
         self._make_room()
