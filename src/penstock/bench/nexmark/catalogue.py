@@ -19,6 +19,11 @@ class Query:
     of: tuple[str, ...] = ("bids",)
     """The tables that it reads."""
 
+    @property
+    def what(self) -> str:
+        """It in a few words: how its function's description begins."""
+        return (self.write.__doc__ or "").partition(":")[0].partition(".")[0]
+
     def events(self, site: Nexmark) -> int:
         """How many records these tables have."""
         return sum(getattr(site, table)().count or 0 for table in self.of)
