@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock.api.durations import Duration, seconds
+from penstock.api.durations import Duration, seconds, signed_seconds
 from penstock.graph import nodes
 from penstock.graph.errors import Site
 from penstock.graph.plan import Plan
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     from penstock.api.stream import Stream
-    from penstock.api.windowed import WindowedStream
+    from penstock.api.windowed import JoinedStream, WindowedStream
     from penstock.graph.joins import JoinInput
     from penstock.operators.aggregation.declare import Aggregate
     from penstock.operators.fold import RowFunction
@@ -146,10 +146,63 @@ class KeyedStream:
             self._plan, add_join(self._input(), keyed_input(other, site), how, lifetimes, suffix, uid, parallelism)
         )
 
-    def _input(self) -> JoinInput:
+    def interval_join(
+        self,
+        other: KeyedStream,
+        *,
+        lower: Duration,
+        upper: Duration,
+        how: str = "inner",
+        on: tuple[str, str] | None = None,
+        suffix: str = "_right",
+        uid: str | None = None,
+        parallelism: int | None = None,
+    ) -> JoinedStream:
+        """Pairs of rows with the same key whose event times are near: that of the other stream is between `lower` and
+        `upper` from that of this one, both included: `orders.key_by("id").interval_join(payments.key_by("order"),
+        lower="0s", upper="1h", how="left")`. `how` is as in `join`; rows without a match are put out when none can
+        come any more, so that nothing is ever taken back. `on` names the columns of event time on both sides, where
+        they are not those that `with_watermark` named."""
+        from penstock.api.windowed import JoinedStream
+        from penstock.graph.joins import add_interval_join
+
+        site = nodes.site_of("interval_join", uid)
+        try:
+            bounds = signed_seconds(lower, "lower"), signed_seconds(upper, "upper")
+        except ValueError as error:
+            raise site.error(str(error)) from None
+        left_on, right_on = on or (None, None)
+        left, right = self._input(left_on), keyed_input(other, site, right_on)
+        milliseconds = round(bounds[0] * 1_000), round(bounds[1] * 1_000)
+        results, late = add_interval_join(left, right, milliseconds, how, suffix, uid, parallelism)
+        return JoinedStream(self._plan, results, *late)
+
+    def temporal_join(
+        self,
+        other: KeyedStream,
+        *,
+        how: str = "inner",
+        on: tuple[str, str] | None = None,
+        suffix: str = "_right",
+        uid: str | None = None,
+        parallelism: int | None = None,
+    ) -> JoinedStream:
+        """Each row with the version of its key in the other stream that was valid at its event time, the newest one up
+        to it: `orders.key_by("currency").temporal_join(rates.key_by("currency"))`. `how="left"` puts out rows without a
+        version, too. Rows wait until the event time of both streams has reached theirs. `on` is as in
+        `interval_join`."""
+        from penstock.api.windowed import JoinedStream
+        from penstock.graph.joins import add_temporal_join
+
+        left_on, right_on = on or (None, None)
+        right = keyed_input(other, nodes.site_of("temporal_join", uid), right_on)
+        results, late = add_temporal_join(self._input(left_on), right, how, suffix, uid, parallelism)
+        return JoinedStream(self._plan, results, *late)
+
+    def _input(self, on: str | None = None) -> JoinInput:
         from penstock.graph.joins import JoinInput
 
-        return JoinInput(self._plan, self._routes, self._key)
+        return JoinInput(self._plan, self._routes, self._key, on)
 
     def __repr__(self) -> str:
         return f"<KeyedStream by {', '.join(self._key)}>"
@@ -169,13 +222,13 @@ class KeyedStream:
             )
 
 
-def keyed_input(other: Any, site: Site) -> JoinInput:
+def keyed_input(other: Any, site: Site, on: str | None = None) -> JoinInput:
     """The other side of a join."""
     if not isinstance(other, KeyedStream):
         raise site.error(
             f"takes a keyed stream, not {type(other).__name__}: write other.key_by(...), with the same key"
         )
-    return other._input()
+    return other._input(on)
 
 
 def lifetime(ttl: Duration | None, site: Site) -> int | None:

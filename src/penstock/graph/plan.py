@@ -77,6 +77,8 @@ class Route:
     output: str = MAIN
     input: int = 0
     """Which input of the consumer."""
+    timeless: bool = False
+    """As in `Edge`."""
 
     @property
     def schema(self) -> pa.Schema:

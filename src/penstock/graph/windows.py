@@ -155,7 +155,8 @@ def event_time_of(on: str | None, schema: pa.Schema, routes: Routes, site: Site)
     known = {time for route in routes for time in times_of(route.node)}
     if known == {None}:
         raise site.error(
-            'windows need event time: say where it is with with_watermark("ts", delay="5s") before, or count records'
+            'needs event time: say where it is with with_watermark("ts", delay="5s") before (windows can count records '
+            "instead)"
         )
     if len(known) > 1 or None in known:
         raise site.error('the united streams have their event time in different columns: say which with on="ts"')
