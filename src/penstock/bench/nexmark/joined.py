@@ -70,26 +70,21 @@ class SellingPrices(ps.KeyedFunction):
 
 
 def q7(site: Site) -> ps.Stream:
-    """Highest bid of every ten seconds; all of them, if several are equal."""
+    """Highest bid: that of every ten seconds; all of them, if several are equal."""
     bids = site.timed_bids("auction", "price", "bidder", "date_time", "extra")
-    packed = bids.with_columns(bid=pl.struct(pl.all()))
-    equal = packed.key_by("price").window(ps.tumbling("10s")).aggregate(bids=ps.collect("bid"), uid="equal")
-    highest = equal.window(ps.tumbling("10s")).aggregate(bids=ps.last("bids", by="price"), uid="highest")
-    return highest.map_batches(_unpacked, returns=bids.schema)
-
-
-def _unpacked(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.select(pl.col("bids").explode()).unnest("bids")
+    highest = bids.window(ps.tumbling("10s")).aggregate(price=ps.max("price"), uid="highest")
+    # A window's result is of its last millisecond: up to ten seconds after the bid, or within the same millisecond.
+    equal = bids.key_by("price").interval_join(highest.key_by("price"), lower="-1ms", upper="10s", uid="equal")
+    same_window = (pl.col("window_start") <= pl.col("date_time")) & (pl.col("date_time") < pl.col("window_end"))
+    return equal.filter(same_window).select(*bids.columns)
 
 
 def q8(site: Site) -> ps.Stream:
     """New users: who opened an auction in the ten seconds in which they came."""
-    ten = ps.tumbling("10s")
-    persons = site.timed_persons("id", "name", "date_time").key_by("id", "name").window(ten)
-    sellers = site.timed_auctions("seller", "date_time").key_by("seller").window(ten)
-    came = persons.aggregate(times=ps.count(), uid="came").key_by("id", "window_start")
-    sold = sellers.aggregate(times=ps.count(), uid="sold").key_by("seller", "window_start")
-    return came.join(sold, uid="new").select("id", "name", starttime="window_start")
+    persons = site.timed_persons("id", "name", "date_time").key_by("id")
+    sellers = site.timed_auctions("seller", "date_time").key_by("seller")
+    new = persons.window(ps.tumbling("10s")).join(sellers, how="semi", uid="new")
+    return new.select("id", "name", starttime="window_start")
 
 
 def q9(site: Site) -> ps.Stream:
@@ -97,8 +92,11 @@ def q9(site: Site) -> ps.Stream:
     pairs = _in_time(site.auctions(), site.bids("auction", "bidder", "price", "date_time", "extra"))
     packed = pairs.with_columns(pair=pl.struct(pl.exclude("id")), earliness=-pl.col("date_time_bid").cast(pl.Int64))
     best = packed.key_by("id").reduce(pair=ps.top_n("pair", 1, by=("price", "earliness")), uid="best")
-    winner = pl.col("pair").list.first().struct
-    return best.select("id", *(winner.field(name).alias(name) for name in pairs.columns if name != "id"))
+    return best.map_batches(_unpacked, returns=pairs.schema)
+
+
+def _unpacked(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(pl.col("pair").list.first()).unnest("pair")
 
 
 def _in_time(auctions: ps.Stream, bids: ps.Stream) -> ps.Stream:

@@ -7,6 +7,7 @@ gives. Where rows are put out again when they change, `QUERIES` in `catalogue.py
 from __future__ import annotations
 
 import time
+from functools import cache
 from typing import Any
 
 import polars as pl
@@ -81,6 +82,7 @@ def q13(site: Site) -> ps.Stream:
     return bids.map_batches(_with_side_value, returns=returns)
 
 
+@cache
 def side_table() -> pl.DataFrame:
     keys = pl.int_range(SIDE_ROWS, eager=True)
     return pl.DataFrame({"key": keys, "value": keys.cast(pl.String).str.zfill(5)})
