@@ -107,6 +107,12 @@ def test_the_clock_goes_as_fast_as_it_is_told():
     assert str(slow["date_time"][46]) == "2020-02-02 12:01:48"
 
 
+def test_the_tables_share_the_rate_as_they_share_the_events():
+    limited = Nexmark(1_000, rate=5_000)
+    assert [limited.persons().rate, limited.auctions().rate, limited.bids().rate] == [100, 300, 4_600]
+    assert Nexmark(1_000).bids().rate is None
+
+
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="per_second"):
         Nexmark(10, per_second=2e6)

@@ -54,6 +54,8 @@ class Nexmark:
     begin: str = "2015-07-15T00:00:00"
     whole: bool = False
     """Make all columns of an event, also those that a query does not read."""
+    rate: float | None = None
+    """Events of all tables per second of the clock; None: as fast as they are taken."""
 
     def __post_init__(self) -> None:
         if self.count < 0:
@@ -74,7 +76,8 @@ class Nexmark:
     def _source(self, name: str, columns: tuple[str, ...]) -> ps.sources.Generator:
         table = Table(self, name, tuple(COLUMNS[name]) if self.whole or not columns else columns)
         rounds, rest = divmod(self.count, ROUND)
-        return ps.sources.Generator(rounds * table.share + min(max(rest - table.offset, 0), table.share), table)
+        count = rounds * table.share + min(max(rest - table.offset, 0), table.share)
+        return ps.sources.Generator(count, table, rate=self.rate and self.rate * table.share / ROUND)
 
     @property
     def gap(self) -> int:
