@@ -22,6 +22,8 @@ from penstock.operators.windows.calendar import Calendar
 from penstock.operators.windows.times import EventTime
 
 _ALONE: Final = "alone"
+_BUCKETS: Final = 64
+"""Into so many buckets the times at which rows are over are filed, over the length of the interval."""
 
 
 class IntervalJoinOperator(TimedJoinOperator):
@@ -48,7 +50,7 @@ class IntervalJoinOperator(TimedJoinOperator):
             0, *(reach // self.ticks for reach, shown in zip(self._reach, _dated_by(how), strict=True) if shown)
         )
         self._output = Output(left, how, joined_schema(left, right, how, suffix))
-        bucket = max(self.ticks, (self._upper - self._lower) // 8)
+        bucket = max(self.ticks, (self._upper - self._lower) // _BUCKETS)
         self._overs = Calendar(bucket), Calendar(bucket)
 
     def is_needed(self, side: int, times: Numbers, watermarks: Numbers) -> Mask:
