@@ -96,7 +96,7 @@ def q9(site: Site) -> ps.Stream:
 
 
 def _unpacked(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.with_columns(pl.col("pair").list.first()).unnest("pair")
+    return frame.with_columns_seq(pl.col("pair").list.first()).unnest("pair")
 
 
 def _in_time(auctions: ps.Stream, bids: ps.Stream) -> ps.Stream:
