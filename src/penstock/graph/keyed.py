@@ -125,7 +125,7 @@ def checked_aggregates(schema: pa.Schema, aggregates: Mapping[str, Aggregate], s
             raise site.error(
                 f"{name}={aggregate!r} is no aggregate: use ps.count(), ps.sum(column), ps.max(column) or another of ps"
             )
-        for column in aggregate.columns:
+        for column in aggregate.reads:
             if column not in schema.names:
                 raise site.error(f"{aggregate}: {unknown_column(column, schema.names)}")
 
