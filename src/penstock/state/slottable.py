@@ -121,7 +121,9 @@ class SlotTable:
     # ---- captures ----
     def mark(self, cut: Cut, floor: Cut) -> None:
         self._touched = [(known, slots) for known, slots in self._touched if known > floor]
-        touched = np.concatenate([self._carried, self._index.take_touched()])
+        touched = self._index.take_touched()
+        if len(self._carried):
+            touched = np.unique(np.concatenate([self._carried, touched]))
         self._touched.append((cut, touched))
         self._carried = _NONE
         self._floor = floor
@@ -143,13 +145,13 @@ class SlotTable:
         return np.flatnonzero(marked)
 
     def changes(self, since: Cut) -> Section:
-        return self._section(self.touched_since(since))
+        return self.section(self.touched_since(since))
 
     def whole(self) -> Section:
-        return self._section(None)
+        return self.section(None)
 
-    def _section(self, slots: Slots | None) -> Section:
-        """Of some slots, or of all."""
+    def section(self, slots: Slots | None) -> Section:
+        """Of some slots, or of all, as they are now."""
         arrays = [values.arrays for values in self._values.values()]
         read = self._captures.reader([array for own in arrays for array in own], slots, len(self))
         groups = [(len(own), values.frozen()) for own, values in zip(arrays, self._values.values(), strict=True)]
@@ -163,7 +165,7 @@ class SlotTable:
 
     def only(self, slots: Slots) -> tuple[Self, Slots]:
         """Another table with the keys of these slots alone, in their order; and, by slot here, the slot there, or -1.
-        For tables without values."""
+        The values are for their owners to move."""
         other, places = type(self)(self._keys, self._values), np.full(len(self), -1, np.int64)
         if len(slots):
             other.find(self.keys_of(slots))
