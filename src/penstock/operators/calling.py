@@ -86,20 +86,16 @@ class InBulk(KeyByKey):
 
     def rows(self, columns: list[pa.Array], keys: Sequence[Hashable], distinct: set[Hashable], rows: list[Row]) -> None:
         if len(distinct) == len(keys):
-            values = self._entries.read(columns, self._state.initial)
-            self._keep(columns, keys, values, self._one_each(keys, rows, values))
+            reading = self._entries.read(columns, self._state.initial)
+            after = self._one_each(keys, rows, reading.values)
         else:
             groups = grouped(keys, rows)
             keys = list(groups)
-            columns = self._keys.to_arrow(keys)
-            values = self._entries.read(columns, self._state.initial)
-            self._keep(columns, keys, values, self._some_each(groups, values))
-
-    def _keep(
-        self, columns: list[pa.Array], keys: Sequence[Hashable], before: Sequence[Any], after: Sequence[Any]
-    ) -> None:
-        changed, values = self._state.changes(before, after)
-        self._entries.write(columns, keys, values, changed)
+            reading = self._entries.read(self._keys.to_arrow(keys), self._state.initial)
+            after = self._some_each(groups, reading.values)
+        changes = self._state.changes(reading.values, after)
+        if changes is not None:
+            self._entries.write(reading, keys, changes)
 
     def _one_each(self, keys: Sequence[Hashable], rows: Sequence[Row], values: Sequence[Any]) -> list[Any]:
         """Of every key one row. Returns what the function has made of the values."""

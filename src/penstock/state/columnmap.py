@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import compress, repeat
-from operator import is_not
-from typing import Any, Final
+from operator import is_
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +38,29 @@ LEAST_ABSENT: Final = 4096
 
 Explain = Callable[[UnstorableValue, Sequence[Hashable], Sequence[Any]], UnstorableValue]
 """The error with the key that it came from, given all keys and values."""
+Mask = npt.NDArray[np.bool_]
 _VALUE: Final = "value"
 _NONE: Final = np.empty(0, np.int64)
-_ALL_REMOVED: Final = repeat(REMOVED)
+
+
+class Reading(NamedTuple):
+    """What was read for a batch, by row."""
+
+    key_columns: list[pa.Array]
+    slots: Slots
+    """-1 of a key that has none."""
+    values: Sequence[Any]
+
+
+class Changes(NamedTuple):
+    """What has become of the values of many keys."""
+
+    rows: Mask | None
+    """Those that have changed; None: all."""
+    values: Sequence[Any]
+    """Of the rows that have changed."""
+    removed: Mask | None
+    """Of these, those that are to go; None: none."""
 
 
 class _Absence:
@@ -94,50 +114,47 @@ class ColumnMap:
         """What is not yet in the table."""
 
     # ---- in bulk ----
-    def read(self, key_columns: list[pa.Array], absent: Callable[[], Any]) -> list[Any]:
+    def read(self, key_columns: list[pa.Array], absent: Callable[[], Any]) -> Reading:
         """The value of every row's key; `absent` makes one for each key that has none."""
         slots = self._table.look_up(key_columns)
         known = slots >= 0
-        known[known] = ~self._absence.flags[slots[known]]
+        if self._absent:
+            known[known] = ~self._absence.flags[slots[known]]
         if known.all():
-            return self._values.read(slots)
+            return Reading(key_columns, slots, self._values.read(slots))
         found = iter(self._values.read(slots[known]))
-        return [next(found) if here else absent() for here in known.tolist()]
+        return Reading(key_columns, slots, [next(found) if here else absent() for here in known.tolist()])
 
-    def write(
-        self,
-        key_columns: list[pa.Array],
-        raw_keys: Sequence[Hashable],
-        values: Sequence[Any],
-        rows: npt.NDArray[np.bool_] | None = None,
-    ) -> None:
-        """Keeps values for these keys, all different, or for those of some rows; `REMOVED` for keys that are to go."""
-        if rows is not None and not rows.all():
-            key_columns, raw_keys = _chosen(key_columns, rows), list(compress(raw_keys, rows))
-        kept = np.fromiter(map(is_not, values, _ALL_REMOVED), np.bool_, len(values))
-        if not kept.all():
-            self._remove(_chosen(key_columns, ~kept))
-            key_columns, raw_keys = _chosen(key_columns, kept), list(compress(raw_keys, kept))
-            values = list(compress(values, kept))
-        self._set(key_columns, raw_keys, values)
+    def write(self, reading: Reading, raw_keys: Sequence[Hashable], changes: Changes) -> None:
+        """Keeps what has become of values that were read, of keys all of which are different."""
+        columns, slots, values = reading.key_columns, reading.slots, changes.values
+        if changes.rows is not None:
+            columns, slots = _chosen(columns, changes.rows), slots[changes.rows]
+            raw_keys = list(compress(raw_keys, changes.rows))
+        if changes.removed is not None:
+            kept = ~changes.removed
+            self._remove(slots[changes.removed])
+            columns, slots = _chosen(columns, kept), slots[kept]
+            raw_keys, values = list(compress(raw_keys, kept)), list(compress(values, kept))
+        if len(values):
+            self._set(columns, slots, raw_keys, values)
 
-    def _set(self, key_columns: list[pa.Array], raw_keys: Sequence[Hashable], values: Sequence[Any]) -> None:
-        if not len(values):
-            return
+    def _set(self, columns: list[pa.Array], slots: Slots, raw_keys: Sequence[Hashable], values: Sequence[Any]) -> None:
         try:
             arrays = self._values.arrays_of(values)
         except UnstorableValue as error:
             raise self._explain(error, raw_keys, values) from error
-        known = len(self._table)
-        slots = self._table.find(key_columns).slots
+        if self._absent:
+            self._absent -= int(np.count_nonzero(self._absence.flags[slots[slots >= 0]]))
+        if slots.min() < 0:
+            slots = self._table.find(columns).slots
+            self._absence.expect(len(self._table))
+        else:
+            self._table.touch(slots)
         self._values.write(slots, arrays, len(self._table))
-        self._absence.expect(len(self._table))
-        returned = slots[slots < known]
-        self._absent -= int(np.count_nonzero(self._absence.flags[returned])) if self._absent else 0
         self._absence.flags[slots] = False
 
-    def _remove(self, key_columns: list[pa.Array]) -> None:
-        slots = self._table.look_up(key_columns)
+    def _remove(self, slots: Slots) -> None:
         slots = slots[slots >= 0]
         slots = slots[~self._absence.flags[slots]]
         self._table.touch(slots)
@@ -158,14 +175,19 @@ class ColumnMap:
         missing = [key for key in keys if key not in self.live]
         if missing:
             found = self.read(self._keys.to_arrow(missing), lambda: REMOVED)
-            self.live.update(zip(missing, found, strict=True))
+            self.live.update(zip(missing, found.values, strict=True))
 
     def write_back(self) -> None:
         """Puts what has changed into the table, and forgets what was read."""
         changed, self.changed, self.live = self.changed, {}, {}
         if changed:
-            raw_keys = list(changed)
-            self.write(self._keys.to_arrow(raw_keys), raw_keys, list(changed.values()))
+            self._put(list(changed), list(changed.values()))
+
+    def _put(self, raw_keys: Sequence[Hashable], values: list[Any]) -> None:
+        columns = self._keys.to_arrow(raw_keys)
+        removed = np.fromiter(map(is_, values, repeat(REMOVED)), np.bool_, len(values))
+        changes = Changes(None, values, removed if removed.any() else None)
+        self.write(Reading(columns, self._table.look_up(columns), ()), raw_keys, changes)
 
     def from_below(self, key: Hashable, default: Any) -> Any:
         """Of a key that `live` does not have."""
@@ -193,7 +215,8 @@ class ColumnMap:
 
     def take_up(self, keys: Sequence[Hashable], values: Sequence[Any]) -> None:
         self.write_back()
-        self.write(self._keys.to_arrow(keys), keys, values)
+        if len(keys):
+            self._put(keys, list(values))
 
     def remove(self, key: Hashable) -> None:
         self.live[key] = self.changed[key] = REMOVED
@@ -254,6 +277,6 @@ class ColumnMap:
             self._absent = int(np.count_nonzero(self._absence.flags[: len(slots)]))
 
 
-def _chosen(columns: Sequence[pa.Array], rows: npt.NDArray[np.bool_]) -> list[pa.Array]:
+def _chosen(columns: Sequence[pa.Array], rows: Mask) -> list[pa.Array]:
     places = np.flatnonzero(rows)
     return [taken(column, places) for column in columns]

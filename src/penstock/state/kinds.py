@@ -12,11 +12,11 @@ from operator import is_, is_not
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.ids import Uid
 from penstock.state.codec import Codec
+from penstock.state.columnmap import Changes, Mask
 from penstock.state.conversion import Incompatible
 from penstock.state.evolution import Decoder, Evolution
 from penstock.state.layers import REMOVED, KeyedMap, LayeredMap
@@ -81,17 +81,18 @@ class KeyedState:
         else:
             self.map.live[key] = self.map.changed[key] = value
 
-    def changes(self, before: Sequence[Any], after: Sequence[Any]) -> tuple[npt.NDArray[np.bool_], list[Any]]:
-        """What `store` would do for many keys at once, given the value of each before and after: which of them have
-        changed, and what is to be kept of those; `REMOVED` where that is the default."""
-        changed = np.fromiter(map(is_not, after, before), np.bool_, len(after))
-        values = list(after) if changed.all() else list(compress(after, changed))
+    def changes(self, before: Sequence[Any], after: Sequence[Any]) -> Changes | None:
+        """What `store` would do for many keys at once, given the value of each before and after; None: nothing."""
+        rows: Mask | None = None
+        if any(map(is_, after, before)):
+            rows = np.fromiter(map(is_not, after, before), np.bool_, len(after))
+            after = list(compress(after, rows))
+            if not after:
+                return None
         make, default = self._make, self._default
-        if make is not None:
-            values = [REMOVED if value == make() else value for value in values]
-        elif any(map(is_, values, repeat(default))):
-            values = [REMOVED if value is default else value for value in values]
-        return changed, values
+        defaults = map(is_, after, repeat(default)) if make is None else (value == make() for value in after)
+        removed = np.fromiter(defaults, np.bool_, len(after))
+        return Changes(rows, after, removed if removed.any() else None)
 
     def initial(self) -> Any:
         """The value of a key that has none."""

@@ -69,8 +69,8 @@ class SlotTable:
         self._index: KeyIndex = DictIndex(keys)
         self._expected = 0
         """So many keys will come: an index of another form is to be told."""
-        self._carried = _NONE
-        """Slots that were touched since the last cut, besides those that the index knows of."""
+        self._noted = np.zeros(0, np.bool_)
+        """By slot: whether it was touched since the last cut, besides those that the index knows of."""
         self._touched: list[tuple[Cut, Slots]] = []
         """Up to each cut, the slots that were touched since the one before it; none before the floor."""
         self._floor = Cut(0)
@@ -109,8 +109,11 @@ class SlotTable:
 
     def touch(self, slots: Slots) -> None:
         """The values of these slots are about to be changed, though nobody asked for their keys."""
-        if len(slots):
-            self.find(self.keys_of(slots))
+        if len(self) > len(self._noted):
+            self._noted = np.concatenate([self._noted, np.zeros(2 * len(self) - len(self._noted), np.bool_)])
+        self._noted[slots] = True
+        if self._captures:
+            self._captures.keep(slots)
 
     def expect(self, keys: int) -> None:
         self._expected = max(keys, self._expected)
@@ -121,12 +124,17 @@ class SlotTable:
     # ---- captures ----
     def mark(self, cut: Cut, floor: Cut) -> None:
         self._touched = [(known, slots) for known, slots in self._touched if known > floor]
-        touched = self._index.take_touched()
-        if len(self._carried):
-            touched = np.unique(np.concatenate([self._carried, touched]))
-        self._touched.append((cut, touched))
-        self._carried = _NONE
+        self._touched.append((cut, self._take_touched()))
         self._floor = floor
+
+    def _take_touched(self) -> Slots:
+        """Those since the last call, each once."""
+        touched, noted = self._index.take_touched(), self._noted
+        if not len(noted):
+            return touched
+        self._noted = np.zeros(0, np.bool_)
+        noted[touched[touched < len(noted)]] = True
+        return np.concatenate([np.flatnonzero(noted), touched[touched >= len(noted)]])
 
     def changed_since(self, cut: Cut) -> int | None:
         """At most, and up to the last mark; None if that cannot be told."""
@@ -177,7 +185,7 @@ class SlotTable:
             return there[there >= 0]
 
         other._touched = [(cut, moved(touched)) for cut, touched in self._touched]
-        other._carried = moved(np.concatenate([self._carried, self._index.take_touched()]))
+        other.touch(moved(self._take_touched()))
         other._floor = self._floor
         return other, places
 

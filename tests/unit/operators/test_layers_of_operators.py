@@ -55,6 +55,20 @@ class Wallet(KeyedFunction):
         ctx.emit(key=row.key, amount=self.total.value)
 
 
+class Memory(KeyedFunction):
+    """Keeps one value of a key, in columns; an amount of 0 clears it, one of 2 changes nothing."""
+
+    last: Any = declare.value(tuple[int, str | None], default=(0, None))
+
+    def process(self, row: Any, ctx: KeyedContext) -> None:
+        count, text = self.last.value
+        if row.amount == 0:
+            self.last.clear()
+        elif row.amount != 2:
+            self.last.value = (count + row.amount, None if row.amount == 3 else f"{text}-{row.amount}")
+        ctx.emit(key=row.key, amount=count * 1_000 + len(text or ""))
+
+
 def reduce() -> Operator:
     return ReduceOperator(("key",), {"n": aggregates.count(), "low": aggregates.min("amount")}, SCHEMA)
 
@@ -67,7 +81,11 @@ def process() -> Operator:
     return ProcessOperator(Wallet, ("key",), SCHEMA, SCHEMA)
 
 
-OPERATORS = pytest.mark.parametrize("make", [reduce, fold, process])
+def process_in_columns() -> Operator:
+    return ProcessOperator(Memory, ("key",), SCHEMA, SCHEMA)
+
+
+OPERATORS = pytest.mark.parametrize("make", [reduce, fold, process, process_in_columns])
 
 
 @dataclass
