@@ -89,10 +89,12 @@ class KeyedState:
             after = list(compress(after, rows))
             if not after:
                 return None
-        make, default = self._make, self._default
-        defaults = map(is_, after, repeat(default)) if make is None else (value == make() for value in after)
-        removed = np.fromiter(defaults, np.bool_, len(after))
-        return Changes(rows, after, removed if removed.any() else None)
+        defaults = list(self._are_default(after)) if any(self._are_default(after)) else None
+        return Changes(rows, after, None if defaults is None else np.array(defaults))
+
+    def _are_default(self, values: Sequence[Any]) -> Iterator[bool]:
+        make = self._make
+        return map(is_, values, repeat(self._default)) if make is None else (value == make() for value in values)
 
     def initial(self) -> Any:
         """The value of a key that has none."""

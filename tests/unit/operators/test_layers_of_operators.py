@@ -56,7 +56,7 @@ class Wallet(KeyedFunction):
 
 
 class Memory(KeyedFunction):
-    """Keeps one value of a key, in columns; an amount of 0 clears it, one of 2 changes nothing."""
+    """Keeps one value of a key, in columns; an amount of 0 clears it, one of 2 leaves that of an even key as it is."""
 
     last: Any = declare.value(tuple[int, str | None], default=(0, None))
 
@@ -64,7 +64,7 @@ class Memory(KeyedFunction):
         count, text = self.last.value
         if row.amount == 0:
             self.last.clear()
-        elif row.amount != 2:
+        elif row.amount != 2 or row.key % 2:
             self.last.value = (count + row.amount, None if row.amount == 3 else f"{text}-{row.amount}")
         ctx.emit(key=row.key, amount=count * 1_000 + len(text or ""))
 
