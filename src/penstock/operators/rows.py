@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from operator import itemgetter
+from types import GeneratorType
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +26,10 @@ Row = dict[str, Any]
 _FRACTIONS = (float, np.floating, Decimal)
 _PLAIN: Final[Mapping[pa.DataType, tuple[type, Any]]] = {pa.int64(): (int, np.int64), pa.float64(): (float, np.float64)}
 """Columns that NumPy makes of values of one type, in less than half the time that Arrow takes."""
+
+
+_SEVERAL: Final = frozenset({list, tuple, GeneratorType})
+"""What flat_map mostly returns, which needs no closer look."""
 
 
 def column_values(column: pa.Array) -> list[Any]:
@@ -184,7 +189,8 @@ class FlatMapOperator(Operator):
         results: list[Mapping[str, Any]] = []
         try:
             for row in rows_of(batch):
-                results.extend(_checked(function(row)))
+                result = function(row)
+                results.extend(result if type(result) in _SEVERAL else _checked(result))
         except Exception as error:
             _with_row(error, row)
             raise
