@@ -87,18 +87,21 @@ class SlotTable:
     def find(self, key_columns: list[pa.Array]) -> Found:
         """Looks the key of every row up; new keys get new slots. The values of these slots may be changed from here to
         the next call."""
-        index = suited_index(self._index, self._keys, key_columns)
-        if index is not self._index:
-            self._index = index
-            index.expect(self._expected)
-        found = index.find(key_columns)
+        found = self._suited(key_columns).find(key_columns)
         if self._captures:
             self._captures.keep(found.slots[found.first_rows])
         return found
 
     def look_up(self, key_columns: list[pa.Array]) -> Slots:
         """The slot of every row's key, -1 where there is none."""
-        return self._index.look_up(key_columns)
+        return self._suited(key_columns).look_up(key_columns)
+
+    def _suited(self, key_columns: list[pa.Array]) -> KeyIndex:
+        index = suited_index(self._index, self._keys, key_columns)
+        if index is not self._index:
+            self._index = index
+            index.expect(self._expected)
+        return index
 
     def keys_of(self, slots: Slots | slice) -> list[pa.Array]:
         return self._index.captured()(slots)

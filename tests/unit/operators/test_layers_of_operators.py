@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -26,7 +27,7 @@ from penstock.runtime.ports import STATE, WriteId
 from penstock.runtime.restored import RestoredSubtask
 from penstock.runtime.statelog import Captured, Progress, StateLog
 from penstock.simulation.files import MemoryFiles
-from penstock.state import declare
+from penstock.state import columnmap, declare
 from penstock.state.parts import CapturedPart
 from penstock.store.layout import checkpoint_directory
 from penstock.store.parts import restored, write_parts
@@ -83,6 +84,12 @@ def process() -> Operator:
 
 def process_in_columns() -> Operator:
     return ProcessOperator(Memory, ("key",), SCHEMA, SCHEMA)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tables_in_columns_are_made_anew_early() -> Iterator[None]:
+    with mock.patch.object(columnmap, "LEAST_ABSENT", 1):
+        yield
 
 
 OPERATORS = pytest.mark.parametrize("make", [reduce, fold, process, process_in_columns])
