@@ -22,6 +22,7 @@ from penstock.operators.base import Clock, Emitted, Operator, OperatorContext
 from penstock.operators.keyed import KeyedContext, KeyedFunction
 from penstock.operators.process import ProcessOperator
 from penstock.operators.reduce import ReduceOperator
+from penstock.operators.windows.times import EventTime
 from penstock.state.declare import value
 
 _KEY_GROUPS = 128
@@ -50,7 +51,44 @@ def warm_up(clock: Clock) -> None:
         for make in (count, sum, min, max)
         for column in ("number", "fraction")
     }
-    context = OperatorContext(
+    context = _context(clock)
+    for column in ("number", "word"):
+        for operator in (
+            ReduceOperator((column,), aggregates, batch.schema),
+            ProcessOperator(_Kept, (column,), batch.schema, batch.schema),
+        ):
+            operator.open(context)
+            for _ in ("new keys", "known keys"):
+                operator.process(batch, 0, Emitted())
+            _write(operator)
+
+
+def warm_up_joins(clock: Clock) -> None:
+    """Besides, what joins of two keyed streams need."""
+    from penstock.operators.joins.interval import IntervalJoinOperator
+    from penstock.operators.joins.running import RunningJoinOperator
+    from penstock.operators.joins.shape import How, JoinSide
+    from penstock.operators.joins.temporal import TemporalJoinOperator
+
+    kinds = pa.repeat("insert", _ROWS), pa.repeat("delete", _ROWS)
+    numbers = pa.array(np.arange(_ROWS))
+    added, taken = (pa.record_batch({"op": kind, "key": numbers, "time": numbers}) for kind in kinds)
+    plain, marked = (JoinSide(added.schema, ("key",), changelog) for changelog in (False, True))
+    times = EventTime("time"), EventTime("time")
+    for operator in (
+        RunningJoinOperator(marked, marked, How.INNER),
+        IntervalJoinOperator(plain, plain, times, 0, 1, How.INNER),
+        TemporalJoinOperator(plain, plain, times, How.INNER),
+    ):
+        operator.open(_context(clock))
+        for batch in (added, taken):
+            for input in (0, 1):
+                operator.process(batch, input, Emitted())
+        operator.on_watermark(2 * _ROWS, Emitted())
+
+
+def _context(clock: Clock) -> OperatorContext:
+    return OperatorContext(
         uid=Uid("warm-up"),
         name="warm-up",
         subtask=0,
@@ -61,15 +99,6 @@ def warm_up(clock: Clock) -> None:
         generation=Generation(0),
         clock=clock,
     )
-    for column in ("number", "word"):
-        for operator in (
-            ReduceOperator((column,), aggregates, batch.schema),
-            ProcessOperator(_Kept, (column,), batch.schema, batch.schema),
-        ):
-            operator.open(context)
-            for _ in ("new keys", "known keys"):
-                operator.process(batch, 0, Emitted())
-            _write(operator)
 
 
 def _write(operator: Operator) -> None:

@@ -77,7 +77,7 @@ class TimeWindowOperator(Operator):
         self._time = TimeColumn(time, input_schema)
         self._schema = windowed_schema(input_schema, key, aggregates, self._time.bound_type)
         self._read = sorted(
-            {*key, time.column, *(name for aggregate in aggregates.values() for name in aggregate.columns)}
+            {*key, time.column, *(name for aggregate in aggregates.values() for name in aggregate.reads)}
         )
         self._assigner = Assigner(windows, lateness)
         self._panes = Panes(self._keying.columns, aggregates, input_schema, str(windows))
@@ -159,8 +159,7 @@ class TimeWindowOperator(Operator):
             table = self._panes.pane(start)
             self._expect_window_of(start)
         keys = self._keying.of(rows)
-        found = table.find(keys)
-        table.add(rows, found.slots)
+        found = table.find_and_add(rows, keys)
         if self._assigner.lateness and self._may_be_out(start):
             self._put_out_again(start, rows, keys, found.first_rows, out)
         if self._by_time is not None:
