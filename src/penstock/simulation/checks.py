@@ -34,14 +34,19 @@ def check(world: World) -> None:
     """Raises `Violation`."""
     world.chaos.plan.stop()
     _check_outcome(world)
+    world.check_output()
+    if world.scenario.checkpoints is not None:
+        _check_store(world)
+
+
+def check_sinks(world: World) -> None:
+    """Of a job with a topology."""
     expected = expected_output(_as_read(world))
     # A job that promises at least once may have put out rows that its sources, restored from before them, did not read
     # again until they were told to drain.
     possible = expected if world.scenario.exactly_once else expected_output(world.scenario.topology)
     for sink in world.scenario.topology.sinks:
         _check_sink(world, sink, expected[sink.number], possible[sink.number])
-    if world.scenario.checkpoints is not None:
-        _check_store(world)
 
 
 def check_cut(world: World, uid: Uid, checkpoint: CheckpointId) -> None:
@@ -117,12 +122,16 @@ def rows_in(table: pa.Table) -> list[Row]:
 
 def committed_rows(world: World, sink: Node) -> pa.Table:
     """What a reader of the sink's target sees."""
-    uid = Uid(sink.uid)
     if sink.kind is Kind.FILES:
         return _files_committed(world, sink)
-    reader = Collect()
     source = world.driver.graph.inputs(world.driver.graph.chains[sink.number].id)[0]
-    reader.check(source.schema)
+    return collected_rows(world, Uid(sink.uid), source.schema)
+
+
+def collected_rows(world: World, uid: Uid, schema: pa.Schema) -> pa.Table:
+    """All that was committed to a `Collect`, by whatever driver."""
+    reader = Collect()
+    reader.check(schema)
     reader.committer(uid, JOB).commit(CheckpointId(1), world.ledger.committed(uid))
     return reader.result()
 

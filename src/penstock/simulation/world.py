@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from random import Random
 
-from penstock.core.ids import WorkerId
+from penstock.core.ids import CheckpointId, Uid, WorkerId
 from penstock.core.orders import JobState
 from penstock.core.restarts import FixedDelay
+from penstock.graph.job import JobGraph
 from penstock.runtime.master import Master
 from penstock.runtime.opening import RestoreElsewhere
 from penstock.runtime.outcome import RequestOutcome
@@ -19,7 +20,7 @@ from penstock.runtime.rescaling import RescaleOutcome
 from penstock.runtime.savepoints import SavepointRequest
 from penstock.simulation.build import JOB, KEY_GROUPS, build_job
 from penstock.simulation.chaos import Chaos, Killed
-from penstock.simulation.checks import check_cut
+from penstock.simulation.checks import check_cut, check_sinks
 from penstock.simulation.disk import StoreDisk
 from penstock.simulation.driver import SimulatedDriver
 from penstock.simulation.faults import CRASHES, KIND, Point
@@ -95,7 +96,7 @@ class World:
         self.ledger = Ledger(
             self.witness,
             self.chaos.reach_disk,
-            lambda uid, checkpoint: check_cut(self, uid, checkpoint),
+            self.check_commit,
             checkpointing=scenario.checkpoints is not None,
         )
         self.files = StoreDisk(self)
@@ -120,6 +121,15 @@ class World:
         self.network = Network(
             self.scheduler, self.driver.graph, self.chaos.reach, self.eagerness, encoded=scenario.encoded
         )
+
+    # ---- what its job is to put out ----
+    def check_commit(self, uid: Uid, checkpoint: CheckpointId) -> None:
+        """Right after a sink's commit of the newest checkpoint."""
+        check_cut(self, uid, checkpoint)
+
+    def check_output(self) -> None:
+        """After the end. Raises `Violation`."""
+        check_sinks(self)
 
     # ---- running ----
     def run(self) -> None:
@@ -187,18 +197,7 @@ class World:
         scenario = self.scenario
         number = len(self.drivers) + 1
         origin = self._restore_from()
-        self.topology = self._next_topology()
-        self.version = self._next_version()
-        graph = build_job(
-            scenario,
-            self.topology,
-            self.witness,
-            self.ledger,
-            self.sink_files,
-            number,
-            self.key_groups,
-            self.version,
-        )
+        graph = self._next_graph(number)
         driver = SimulatedDriver(self, number, graph)
         self.living += 1
         self.drivers.append(driver)
@@ -207,6 +206,21 @@ class World:
         restarts = FixedDelay(attempts=1000, delay=scenario.tick * 10)
         clock = self.scheduler.clock
         driver.start(Master(graph, scenario.checkpoints, scenario.runtime, restarts, store, driver, clock, origin))
+
+    def _next_graph(self, number: int) -> JobGraph:
+        """What the next driver runs."""
+        self.topology = self._next_topology()
+        self.version = self._next_version()
+        return build_job(
+            self.scenario,
+            self.topology,
+            self.witness,
+            self.ledger,
+            self.sink_files,
+            number,
+            self.key_groups,
+            self.version,
+        )
 
     def _next_topology(self) -> Topology:
         """What the next driver runs: now and then the same job at another parallelism."""
