@@ -29,7 +29,7 @@ from penstock.graph.job import JobGraph
 from penstock.graph.plan import Plan
 from penstock.operators.windows import sessions, timed
 from penstock.simulation.build import JOB
-from penstock.simulation.cases.case import Case, Input, plain
+from penstock.simulation.cases.case import Input, plain
 from penstock.simulation.cases.catalogue import CASES
 from penstock.simulation.cases.inputs import random_input
 from penstock.simulation.checks import collected_rows

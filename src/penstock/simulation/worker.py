@@ -127,7 +127,8 @@ class _Job(Actor):
 
     def __init__(self, pool: SimulatedPool, job: Callable[[], None]) -> None:
         self._pool, self._job = pool, job
-        self.eagerness = pool.worker.world.eagerness()
+        world = pool.worker.world
+        self.eagerness = world.eagerness() * world.scenario.writing
 
     def act(self) -> None:
         self._pool.drop(self)

@@ -40,6 +40,9 @@ from penstock.store.savepoints import read_savepoint
 MAX_STEPS = 20_000
 """A job that has not ended by then hangs: the longest runs need a small part of it."""
 
+LONGER = 10
+"""How many times as long a long job may take."""
+
 MAX_DRIVERS = 100
 """A job whose user has to start it more often cannot be started any more: a plan has fewer faults."""
 
@@ -136,12 +139,13 @@ class World:
         """Raises `Violation` at the first rule that is broken."""
         for line in self.scenario.describe():
             self.story.tell(line)
+        limit = self.max_steps * (LONGER if self.scenario.long else 1)
         while self.living or self._begin_again():
             self._step()
             if self.witness.violation is not None:
                 raise Violation(self.witness.violation)
-            if self.scheduler.steps > self.max_steps:
-                raise Violation(f"the job has not ended after {self.max_steps} steps")
+            if self.scheduler.steps > limit:
+                raise Violation(f"the job has not ended after {limit} steps")
 
     def _begin_again(self) -> bool:
         """No process lives any more. Unless a driver has finished the job, its user starts it again."""

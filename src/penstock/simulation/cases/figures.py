@@ -12,6 +12,9 @@ from penstock.operators.aggregation import declare as agg
 from penstock.operators.aggregation.declare import Aggregate
 from penstock.simulation.story import Violation
 
+Figures = Mapping[str, Any]
+"""Aggregates by name, as keyword arguments beside others."""
+
 
 def _squares() -> Aggregate:
     return agg.user_defined(
@@ -25,7 +28,7 @@ def _squares() -> Aggregate:
     )
 
 
-NUMBERS: Final[Mapping[str, Aggregate]] = {
+NUMBERS: Final[Figures] = {
     "n": agg.count(),
     "xs": agg.count("x"),
     "total": agg.sum("x"),
@@ -38,7 +41,7 @@ NUMBERS: Final[Mapping[str, Aggregate]] = {
     "deviation": agg.std("x", ddof=0),
     "squares": _squares(),
 }
-VALUES: Final[Mapping[str, Aggregate]] = {
+VALUES: Final[Figures] = {
     "n": agg.count(),
     "ids": agg.collect("id"),
     "low_word": agg.min("word"),
@@ -49,12 +52,12 @@ VALUES: Final[Mapping[str, Aggregate]] = {
     "top": agg.top_n("x", 2),
     "latest": agg.top_n("x", 3, by="id"),
 }
-SKETCHES: Final[Mapping[str, Aggregate]] = {
+SKETCHES: Final[Figures] = {
     "n": agg.count(),
     "about": agg.approx_count_distinct("x"),
     "median": agg.quantile("y", 0.5),
 }
-IN_ORDER: Final[Mapping[str, Aggregate]] = {
+IN_ORDER: Final[Figures] = {
     "n": agg.count(),
     "ids": agg.collect("id"),
     "first_x": agg.first("x"),

@@ -8,16 +8,15 @@ from typing import Any, Final
 import polars as pl
 
 from penstock.api.stream import Stream
-from penstock.operators.aggregation.declare import Aggregate
 from penstock.simulation.cases.case import LATE, OUT, Build, Case, Check, Input, same, sorted_lists
-from penstock.simulation.cases.figures import NUMBERS, SKETCHES, VALUES, by_polars, check_sketches
+from penstock.simulation.cases.figures import NUMBERS, SKETCHES, VALUES, Figures, by_polars, check_sketches
 from penstock.simulation.story import Violation
 
 Outputs = Mapping[str, pl.DataFrame]
 
 
 # ---- changelogs ----
-def _changelog(aggregates: Mapping[str, Aggregate]) -> Build:
+def _changelog(aggregates: Figures) -> Build:
     def build(stream: Stream, input: Input) -> dict[str, Stream]:
         return {OUT: stream.key_by(*input.key).reduce(output="changelog", uid="reduce", **aggregates)}
 
@@ -44,7 +43,7 @@ def materialised(changelog: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     return pl.DataFrame(list(rows.values()), schema=changelog.drop("op").schema)
 
 
-def _check_changelog(aggregates: Mapping[str, Aggregate], *lists: str) -> Check:
+def _check_changelog(aggregates: Figures, *lists: str) -> Check:
     def check(input: Input, outputs: Outputs) -> None:
         found = sorted_lists(materialised(outputs[OUT], input.key), *lists)
         same(found, by_polars(input.records, input.key, aggregates), "the changelog's end")

@@ -21,13 +21,13 @@ from penstock.operators.windows.declare import (
     tumbling,
 )
 from penstock.simulation.cases.case import LATE, OUT, Build, Case, Check, Input, same, sorted_lists
-from penstock.simulation.cases.figures import IN_ORDER, NUMBERS, VALUES, by_polars
+from penstock.simulation.cases.figures import IN_ORDER, NUMBERS, VALUES, Figures, by_polars
 from penstock.simulation.story import Violation
 
 Outputs = Mapping[str, pl.DataFrame]
 
 BOUNDS: Final = ("window_start", "window_end")
-FIGURES: Final = {
+FIGURES: Final[Figures] = {
     **{name: NUMBERS[name] for name in ("n", "total", "amount", "high", "variance", "squares")},
     **{name: VALUES[name] for name in ("ids", "low_word", "last_x", "words", "latest")},
 }
