@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -26,7 +27,8 @@ from penstock.core.ids import CheckpointId, Uid
 from penstock.graph import nodes
 from penstock.graph.build import build
 from penstock.graph.job import JobGraph
-from penstock.graph.plan import Plan
+from penstock.graph.plan import Node, Plan, Route
+from penstock.operators.base import Collector, Operator
 from penstock.operators.windows import sessions, timed
 from penstock.simulation.build import JOB
 from penstock.simulation.cases.case import Input, plain
@@ -39,6 +41,7 @@ from penstock.simulation.nodes import UserError
 from penstock.simulation.run import Outcome, observed, outcomes
 from penstock.simulation.scenario import Scenario, random_scenario
 from penstock.simulation.topology import Topology
+from penstock.simulation.witness import Witness
 from penstock.simulation.world import MAX_STEPS, World
 
 _NO_TOPOLOGY: Final = Topology((), 0)
@@ -91,6 +94,19 @@ def source_of(input: Input) -> Generator:
     return Generator(input.table.num_rows, generate, splits=input.splits)
 
 
+class _Fragile(Operator):
+    """User code, which a fault makes raise."""
+
+    def __init__(self, witness: Witness) -> None:
+        self._witness = witness
+
+    def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
+        if self._witness.raise_in_process:
+            self._witness.raise_in_process = False
+            raise UserError(f"{SIMULATED} this batch cannot be processed")
+        out.emit(batch)
+
+
 class OperatorWorld(World):
     max_steps = 5 * MAX_STEPS
 
@@ -98,42 +114,38 @@ class OperatorWorld(World):
         """`input`: other records than the seed's."""
         self._run, self._case = run, CASES[run.case]
         random = Random(f"operators {run.case} {run.seed}")
-        self._input = random_input(random, self._case) if input is None else input
+        self.input = random_input(random, self._case) if input is None else input
         self._size = run.parallelism or random.choice(_SIZES)
         self._outputs: dict[str, pa.Schema] = {}
         super().__init__(run.scenario())
-        self.story.tell(f"{run}: {self._input.table.num_rows} records, key {self._input.key}")
+        self.story.tell(f"{run}: {self.input.table.num_rows} records, key {self.input.key}")
 
     def _next_graph(self, number: int) -> JobGraph:
         if self.drivers and self.scenario.rescaling and self.random.random() < 0.7:
             self._size = self.random.choice(_SIZES)
             self.story.tell(f"at parallelism {self._size}")
         plan = Plan(JOB, self._size, self.key_groups)
-        records = Stream(plan, nodes.add_source(plan, source_of(self._input), "records", None))
-        stream = records.map_batches(self._touched, uid="touched").with_watermark(
-            "ts", delay=self._input.delay / 1_000, uid="time"
-        )
-        for name, output in self._case.build(stream, self._input).items():
+        routes = nodes.add_source(plan, source_of(self.input), "records", None)
+        fragile = Node(nodes.site_of("fragile", "fragile"), partial(_Fragile, self.witness), self.input.schema, routes)
+        records = Stream(plan, (Route(plan.add(fragile)),))
+        stream = records.with_watermark("ts", delay=self.input.delay / 1_000, uid="time")
+        for name, output in self._case.build(stream, self.input).items():
             self._outputs[name] = output.schema
             output.sink(WatchedSink(Collect(), self.ledger, number), uid=name)
         return build(plan)
 
-    def _touched(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """User code, which a fault makes raise."""
-        if self.witness.raise_in_process:
-            self.witness.raise_in_process = False
-            raise UserError(f"{SIMULATED} this batch cannot be processed")
-        return frame
-
     def check_commit(self, uid: Uid, checkpoint: CheckpointId) -> None:
         """What is right in the middle of a job is not known here."""
 
+    def found(self) -> dict[str, pl.DataFrame]:
+        """What was committed."""
+        return {name: plain(collected_rows(self, Uid(name), schema)) for name, schema in self._outputs.items()}
+
     def check_output(self) -> None:
-        found = {name: plain(collected_rows(self, Uid(name), schema)) for name, schema in self._outputs.items()}
-        self._case.check(self._input, found)
+        self._case.check(self.input, self.found())
 
     def figures(self) -> dict[str, int]:
-        return {**super().figures(), "records": self._input.table.num_rows}
+        return {**super().figures(), "records": self.input.table.num_rows}
 
 
 @contextmanager

@@ -37,6 +37,10 @@ class Input:
     """Of the watermarks: less than the disorder makes records late."""
 
     @property
+    def schema(self) -> pa.Schema:
+        return self.table.schema
+
+    @property
     def records(self) -> pl.DataFrame:
         return plain(self.table)
 
