@@ -103,13 +103,11 @@ def outputs_of(case: Case) -> tuple[Input, dict[str, pl.DataFrame]]:
 
 
 @of_every_case
-@pytest.mark.parametrize("place", [0, -1], ids=["first", "last"])
-def test_an_output_with_a_row_too_few_or_too_many_is_refused(case: Case, place: int) -> None:
+def test_an_output_with_a_row_too_few_or_too_many_is_refused(case: Case) -> None:
     input, found = outputs_of(case)
     case.check(input, found)
     whole = found[OUT]
-    row = whole[place]
-    for changed in (pl.concat([whole, row]), whole.head(-1) if place else whole.tail(-1)):
+    for changed in (pl.concat([whole, whole[:1]]), whole[:-1]):
         with pytest.raises(Violation):
             case.check(input, {**found, OUT: changed})
 

@@ -92,6 +92,8 @@ def conserving(windows: TimeWindows | SessionWindows, *, again: bool = False) ->
     def check(input: Input, outputs: Outputs) -> None:
         by = [*input.key, *BOUNDS]
         found = sorted_lists(outputs[OUT], "ids")
+        if found.select(*by, "n").is_duplicated().any():
+            raise Violation("the same row was put out twice")
         if again:
             found = found.group_by(by).agg(pl.all().sort_by("n").last()).select(found.columns)
         placed = found.select(*BOUNDS, id=pl.col("ids")).explode("id").join(input.records, on="id")
