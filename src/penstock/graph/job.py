@@ -100,6 +100,8 @@ class Edge:
     two inputs)."""
     output: str = MAIN
     """Which output of the source's operators it takes."""
+    timeless: bool = False
+    """The target takes no event time from it."""
 
 
 @dataclass(frozen=True)

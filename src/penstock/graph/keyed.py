@@ -84,8 +84,17 @@ def add_reduce(
         raise site.error(f"takes a function of two rows, not {type(function).__name__} {function!r}")
     else:
         result, factory = schema, partial(FoldOperator, function, key, schema)
-    key_types = key_columns(schema, key)
-    return (Route(plan.add(Node(site, factory, result, routes, parallelism, stateful=True, key=key_types))),)
+    node = Node(
+        site,
+        factory,
+        result,
+        routes,
+        parallelism,
+        stateful=True,
+        key=key_columns(schema, key),
+        changelog=output == Output.CHANGELOG,
+    )
+    return (Route(plan.add(node)),)
 
 
 def checked_aggregates(schema: pa.Schema, aggregates: Mapping[str, Aggregate], site: Site) -> None:
