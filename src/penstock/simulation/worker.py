@@ -256,7 +256,7 @@ class SimulatedWorker:
         """As the real worker does: a task from its assignment, which opens soon, but does not run yet."""
         world, subtask, restore = self.world, assignment.subtask, assignment.restore
         generation, attempt = run
-        network = world.network.of(run)
+        network = world.network.join(run, graph)
         actor = self.tasks[subtask] = TaskActor(self, run, subtask)
         actor.task = Task(
             graph=graph,

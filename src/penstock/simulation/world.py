@@ -120,10 +120,8 @@ class World:
         """The savepoint with which the last driver has ended its job."""
         self.drained = False
         """Whether the job was asked to stop reading."""
+        self.network = Network(self.scheduler, self.chaos.reach, self.eagerness, encoded=scenario.encoded)
         self.start_driver()
-        self.network = Network(
-            self.scheduler, self.driver.graph, self.chaos.reach, self.eagerness, encoded=scenario.encoded
-        )
 
     # ---- what its job is to put out ----
     def check_commit(self, uid: Uid, checkpoint: CheckpointId) -> None:
