@@ -15,13 +15,11 @@ from functools import partial
 from random import Random
 from typing import Final
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from penstock.api.stream import Stream
 from penstock.connectors.collect import Collect
-from penstock.connectors.generator import Generator, Index
 from penstock.core.barrier import Mode
 from penstock.core.ids import CheckpointId, Uid
 from penstock.graph import nodes
@@ -33,7 +31,7 @@ from penstock.operators.windows import sessions, timed
 from penstock.simulation.build import JOB
 from penstock.simulation.cases.case import Input, plain
 from penstock.simulation.cases.catalogue import CASES
-from penstock.simulation.cases.inputs import random_input
+from penstock.simulation.cases.inputs import random_input, source_of
 from penstock.simulation.checks import collected_rows
 from penstock.simulation.faults import SIMULATED, Action, Fault, Point
 from penstock.simulation.ledger import WatchedSink
@@ -82,16 +80,6 @@ class OperatorRun:
             rescaling=base.rescaling and self.faults,
             evolving=False,
         )
-
-
-def source_of(input: Input) -> Generator:
-    """Its records, dealt to its splits."""
-    batch = input.table.combine_chunks().to_batches()[0]
-
-    def generate(index: Index) -> pa.RecordBatch:
-        return batch.take(pa.array(np.asarray(index)))
-
-    return Generator(input.table.num_rows, generate, splits=input.splits)
 
 
 class _Fragile(Operator):

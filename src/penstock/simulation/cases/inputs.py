@@ -1,4 +1,4 @@
-"""Random records for operator cases: out of order, with nulls everywhere, and keys of several types."""
+"""Random records for operator cases, out of order, with nulls everywhere and keys of several types; and their source."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from decimal import Decimal
 from random import Random
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
+from penstock.connectors.generator import Generator, Index
 from penstock.simulation.cases.case import Case, Input
 
 KEYS: Final = (("number",), ("name",), ("number", "name"))
@@ -31,9 +33,10 @@ def schema_of(time: pa.DataType) -> pa.Schema:
     )
 
 
-def random_input(random: Random, case: Case) -> Input:
+def random_input(random: Random, case: Case, count: int | None = None) -> Input:
+    """`count`: of its records; None: any."""
     disorder = random.choice((20, 100)) if case.late else random.choice((0, 20, 100))
-    rows = _rows(random, random.choice((1, 20, 60, 150)), disorder)
+    rows = _rows(random, count or random.choice((1, 20, 60, 150)), disorder)
     schema = schema_of(random.choice(TIMES))
     return Input(
         table=_table(rows, schema),
@@ -42,6 +45,16 @@ def random_input(random: Random, case: Case) -> Input:
         disorder=disorder,
         delay=random.choice((0, disorder // 4)) if case.late else disorder,
     )
+
+
+def source_of(input: Input, rate: float | None = None) -> Generator:
+    """Its records, dealt to its splits; so many a second."""
+    batch = input.table.combine_chunks().to_batches()[0]
+
+    def generate(index: Index) -> pa.RecordBatch:
+        return batch.take(pa.array(np.asarray(index)))
+
+    return Generator(input.table.num_rows, generate, rate=rate, splits=input.splits)
 
 
 def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
