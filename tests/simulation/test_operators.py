@@ -39,15 +39,14 @@ def first_seed(case: Case) -> int:
 
 @of_every_case
 def test_an_operator_puts_out_what_polars_says_at_any_parallelism(case: Case) -> None:
-    for parallelism in (1, 2, 3):
+    for parallelism in (2, 3):  # at 1 it is tampered with, below
         run = OperatorRun(case.name, first_seed(case) + parallelism, faults=False, parallelism=parallelism)
         assert operate(run).violation is None, run
 
 
 @of_every_case
 def test_an_operator_puts_out_what_polars_says_though_parts_of_its_job_fail(case: Case) -> None:
-    seeds = range(first_seed(case) + 4, first_seed(case) + 6)
-    summary = verify_operators(operator_runs(seeds, [case.name]), processes=1)
+    summary = verify_operators(operator_runs([first_seed(case) + 4], [case.name]), processes=1)
     assert [(failure.replay, failure.message) for failure in summary.failures] == []
 
 
@@ -81,7 +80,7 @@ def inputs(draw: st.DrawFn, case: Case) -> Input:
 
 
 @of_every_case
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(data=st.data(), parallelism=st.integers(1, 3), seed=st.integers(0, 50))
 def test_an_operator_puts_out_what_polars_says_of_any_records(
     case: Case, data: st.DataObject, parallelism: int, seed: int

@@ -36,7 +36,7 @@ def schema_of(time: pa.DataType) -> pa.Schema:
 def random_input(random: Random, case: Case, count: int | None = None) -> Input:
     """`count`: of its records; None: any."""
     disorder = random.choice((20, 100)) if case.late else random.choice((0, 20, 100))
-    rows = _rows(random, count or random.choice((1, 20, 60, 150)), disorder)
+    rows = _rows(random, count or random.choice((1, 20, 50, 120)), disorder)
     schema = schema_of(random.choice(TIMES))
     return Input(
         table=_table(rows, schema),

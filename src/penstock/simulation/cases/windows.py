@@ -171,13 +171,14 @@ def _check_counted_in_order(input: Input, outputs: Outputs) -> None:
     key = list(input.key)
     numbered = input.records.with_columns(place=pl.int_range(pl.len()).over(key), size=pl.len().over(key))
     full = numbered.filter(pl.col("place") < pl.col("size") // COUNT * COUNT)
-    wanted = by_polars(full.with_columns(window=pl.col("place") // COUNT), [*key, "window"], IN_ORDER)
-    same(outputs[OUT], wanted.drop("window"), "the count windows")
+    numbered_windows = full.with_columns(window=pl.col("place") // COUNT)
+    wanted = by_polars(numbered_windows, [*key, "window"], IN_ORDER).drop("window")
+    same(outputs[OUT], wanted, "the count windows")
     pieces = [
         by_polars(numbered.filter((pl.col("place") < upto) & (pl.col("size") >= upto)), key, IN_ORDER)
         for upto in range(COUNT, len(numbered) + 1, COUNT)
     ]
-    same(outputs["global"], pl.concat(pieces) if pieces else wanted.clear(), "the global window")
+    same(outputs["global"], pl.concat([wanted.clear(), *pieces]), "the global window")
 
 
 def _check_counted(input: Input, outputs: Outputs) -> None:
