@@ -11,17 +11,19 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from penstock.operators.base import Collector
 from penstock.operators.joins.keys import complete
+from penstock.operators.joins.output import Output, PairOutput
 from penstock.operators.joins.rows import Mask, Numbers
-from penstock.operators.joins.shape import INSERT, How, JoinSide, Output, chosen, joined_schema, portions
+from penstock.operators.joins.shape import How, Incoming, JoinSide, chosen, joined_schema
 from penstock.operators.joins.timed import TIME, TimedJoinOperator
 from penstock.operators.windows.calendar import Calendar
 from penstock.operators.windows.times import EventTime
 
 _ALONE: Final = "alone"
+_BUCKETS: Final = 64
+"""Into so many buckets the times at which rows are over are filed, over the length of the interval."""
 
 
 class IntervalJoinOperator(TimedJoinOperator):
@@ -40,15 +42,15 @@ class IntervalJoinOperator(TimedJoinOperator):
         self._how = how
         self._watched = [how.shows_unmatched(0) or how is How.SEMI, how.shows_unmatched(1)]
         kept = [[_ALONE] if watched else [] for watched in self._watched]
-        super().__init__(f"interval [{lower}ms, {upper}ms]", (left, right), times, kept)
+        super().__init__("interval", (left, right), times, kept)
         self._lower, self._upper = lower * self.ticks, upper * self.ticks
         self._reach = (self._upper, -self._lower)
         """From a row's time on, until when rows that match it come."""
         self.hold = max(
             0, *(reach // self.ticks for reach, shown in zip(self._reach, _dated_by(how), strict=True) if shown)
         )
-        self._output = Output(left, how, joined_schema(left, right, how, suffix))
-        bucket = max(self.ticks, (self._upper - self._lower) // 8)
+        self._output = PairOutput(Output(left, how, joined_schema(left, right, how, suffix)), self.state)
+        bucket = max(self.ticks, (self._upper - self._lower) // _BUCKETS)
         self._overs = Calendar(bucket), Calendar(bucket)
 
     def is_needed(self, side: int, times: Numbers, watermarks: Numbers) -> Mask:
@@ -59,34 +61,27 @@ class IntervalJoinOperator(TimedJoinOperator):
         self._overs[side].file(times + self._reach[side], numbers)
 
     # ---- rows ----
-    def take_up(
-        self,
-        side: int,
-        keys: list[pa.Array],
-        columns: list[pa.Array],
-        times: Numbers,
-        watermarks: Numbers,
-        out: Collector,
-    ) -> None:
+    def take_up(self, side: int, rows: Incoming, times: Numbers, watermarks: Numbers, out: Collector) -> None:
         slots = np.full(len(times), -1, np.int64)
-        valid = complete(keys)
+        valid = complete(rows.keys)
         known = np.arange(len(times)) if valid is None else np.flatnonzero(valid)
-        slots[known] = self.state.find(chosen(keys, known))
+        slots[known] = self.state.find(chosen(rows.keys, known))
         own, other = self.state.sides[side], self.state.sides[1 - side]
-        shift = (self._lower, self._upper) if side == 0 else (-self._upper, -self._lower)
-        places, rows = other.between(slots, times + shift[0], times + shift[1])
-        self._put_out_pairs(side, keys, columns, places, rows, out)
+        lowest, highest = (self._lower, self._upper) if side == 0 else (-self._upper, -self._lower)
+        places, others = other.between(slots, times + lowest, times + highest)
+        if self._how.pairs:
+            self._output.pairs(side, rows, places, others, out)
         if self._watched[1 - side]:
-            self._others_matched(1 - side, rows, out)
+            self._others_matched(1 - side, others, out)
         alone = np.ones(len(times), np.bool_)
         alone[places] = False
         stays = (slots >= 0) & self.is_needed(side, times, watermarks)
         if self._watched[side]:
             told = alone & ~stays if self._how.shows_unmatched(side) else ~alone
-            self._put_out_alone(side, chosen(keys, np.flatnonzero(told)), chosen(columns, np.flatnonzero(told)), out)
+            self._output.alone(side, rows.at(np.flatnonzero(told)), out)
         kept = np.flatnonzero(stays)
         numbers = {TIME: times[kept], _ALONE: alone[kept].astype(np.int64)}
-        self.expect(side, own.add(slots[kept], chosen(columns, kept), numbers), times[kept])
+        self.expect(side, own.add(slots[kept], chosen(rows.columns, kept), numbers), times[kept])
 
     def _others_matched(self, side: int, rows: Numbers, out: Collector) -> None:
         """Rows that were alone until now."""
@@ -94,7 +89,7 @@ class IntervalJoinOperator(TimedJoinOperator):
         rows = np.unique(rows)
         rows = rows[own.kept(_ALONE, rows) == 1]
         if self._how is How.SEMI:
-            self._put_out_rows(side, rows, out)
+            self._output.kept(side, rows, out)
         own.change(_ALONE, rows, 0)
 
     # ---- time ----
@@ -105,33 +100,8 @@ class IntervalJoinOperator(TimedJoinOperator):
             self.expect(side, own.numbers(rows[~over]), own.kept(TIME, rows[~over]))
             rows = rows[over]
             if self._how.shows_unmatched(side):
-                self._put_out_rows(side, rows[own.kept(_ALONE, rows) == 1], out)
+                self._output.kept(side, rows[own.kept(_ALONE, rows) == 1], out)
             own.remove(rows)
-
-    # ---- output ----
-    def _put_out_rows(self, side: int, rows: Numbers, out: Collector) -> None:
-        own = self.state.sides[side]
-        for portion in portions(len(rows)):
-            keys = self.state.keys.of(own.owners(rows[portion]))
-            self._put_out_alone(side, keys, own.take(rows[portion]), out)
-
-    def _put_out_alone(self, side: int, keys: list[pa.Array], columns: list[pa.Array], out: Collector) -> None:
-        left, right = (columns, None) if side == 0 else (None, columns)
-        self._output.emit(out, INSERT, keys, left, right)
-
-    def _put_out_pairs(
-        self,
-        side: int,
-        keys: list[pa.Array],
-        columns: list[pa.Array],
-        places: Numbers,
-        rows: Numbers,
-        out: Collector,
-    ) -> None:
-        for portion in portions(len(rows)) if self._how.pairs else ():
-            own, others = chosen(columns, places[portion]), self.state.sides[1 - side].take(rows[portion])
-            left, right = (own, others) if side == 0 else (others, own)
-            self._output.emit(out, INSERT, chosen(keys, places[portion]), left, right)
 
 
 def _dated_by(how: How) -> tuple[bool, bool]:

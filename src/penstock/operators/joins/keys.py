@@ -28,6 +28,10 @@ class JoinKeys:
         """The slot of every row's key; new keys get new slots."""
         return self._table.find(columns).slots if len(columns[0]) else np.empty(0, np.int64)
 
+    def look_up(self, columns: list[pa.Array]) -> Numbers:
+        """The slot of every row's key, -1 where there is none."""
+        return self._table.look_up(columns)
+
     def of(self, slots: Numbers) -> list[pa.Array]:
         """The key columns of some slots."""
         return self._table.keys_of(slots)

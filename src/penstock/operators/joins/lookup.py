@@ -26,8 +26,9 @@ from penstock.operators.aggregation.accumulator import INITIAL_SLOTS, grown
 from penstock.operators.aggregation.pile import Pile
 from penstock.operators.base import Collector, Operator, OperatorContext
 from penstock.operators.joins.keys import complete
+from penstock.operators.joins.output import DELETE, INSERT, Output
 from penstock.operators.joins.rows import Mask, Numbers
-from penstock.operators.joins.shape import DELETE, INSERT, How, JoinSide, Output, chosen, joined_schema
+from penstock.operators.joins.shape import How, Incoming, JoinSide, joined_schema
 from penstock.operators.reduce import OPERATION
 from penstock.state.keys import KeyColumns
 from penstock.state.operator_parts import OperatorStateHeader, read_part
@@ -59,8 +60,8 @@ class LookupTable:
         self._pile = Pile(self.schema.types)
 
     def put(self, batch: pa.RecordBatch) -> None:
-        keys = self._side.key_of(batch)
-        known = complete(keys)
+        came = self._side.rows_of(batch)
+        known = complete(came.keys)
         rows = np.arange(batch.num_rows) if known is None else np.flatnonzero(known)
         gone = np.zeros(batch.num_rows, np.bool_)
         if self._side.changelog:
@@ -69,12 +70,12 @@ class LookupTable:
             rows = rows[counts[rows]]
             gone = pc.equal(operations, DELETE).to_numpy(zero_copy_only=False)
         if len(rows):
-            self._put_rows(chosen(keys, rows), chosen(self._side.columns_of(batch), rows), gone[rows])
+            self._put_rows(came.at(rows), gone[rows])
 
-    def _put_rows(self, keys: list[pa.Array], columns: list[pa.Array], gone: Mask) -> None:
-        slots = self._table.find(keys).slots
+    def _put_rows(self, rows: Incoming, gone: Mask | bool = False) -> None:
+        slots = self._table.find(rows.keys).slots
         self._rows = grown(self._rows, len(self._table), -1)
-        numbers = self._pile.add([*keys, *columns])
+        numbers = self._pile.add([*rows.keys, *rows.columns])
         self._rows[slots] = np.where(gone, -1, numbers)  # of several rows of a key the last one stays
         self._table.mark(Cut(0), Cut(0))  # nobody asks which keys were found
         self._tidy()
@@ -88,7 +89,7 @@ class LookupTable:
             columns = self._pile.take(used)
             self._empty()
             width = len(self._keys.names)
-            self._put_rows(columns[:width], columns[width:], np.zeros(len(used), np.bool_))
+            self._put_rows(Incoming(columns[:width], columns[width:]))
 
     def find(self, keys: list[pa.Array]) -> Numbers:
         """For every key its row, -1 for none."""
@@ -124,7 +125,7 @@ class LookupTable:
             width = len(self._keys.names)
             for batch in rows.to_batches():
                 if batch.num_rows:
-                    self._put_rows(batch.columns[:width], batch.columns[width:], np.zeros(batch.num_rows, np.bool_))
+                    self._put_rows(Incoming(batch.columns[:width], batch.columns[width:]))
 
 
 class LookupJoinOperator(Operator):
@@ -140,12 +141,11 @@ class LookupJoinOperator(Operator):
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
         if input == 1:
             return self._table.put(batch)
-        keys, columns = self._facts.key_of(batch), self._facts.columns_of(batch)
-        rows = self._table.find(keys)
+        facts = self._facts.rows_of(batch)
+        rows = self._table.find(facts.keys)
         if self._how is How.INNER and (rows < 0).any():
-            there = np.flatnonzero(rows >= 0)
-            keys, columns, rows = chosen(keys, there), chosen(columns, there), rows[there]
-        return self._output.emit(out, INSERT, keys, columns, self._table.columns(rows))
+            facts, rows = facts.at(np.flatnonzero(rows >= 0)), rows[rows >= 0]
+        return self._output.emit(out, INSERT, facts.keys, facts.columns, self._table.columns(rows))
 
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
         return OperatorSnapshot((self._table.capture(self._parallelism),))

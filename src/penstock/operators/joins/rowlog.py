@@ -75,6 +75,8 @@ class LoggedRows(RowStore):
         self._floor = Cut(0)
         self._begins: dict[Cut, int] = {}
         """By cut: the first number that was given out later."""
+        self._begin = 0
+        """That of the last cut. No layer knows of later rows, so that what becomes of them is not logged."""
         self._log: list[_Logged] = []
         self._changed: list[Numbers] = []
         self._removed: list[tuple[Numbers, Numbers]] = []
@@ -86,14 +88,21 @@ class LoggedRows(RowStore):
 
     # ---- changes ----
     def remove_recorded(self, rows: Numbers) -> None:
-        if len(rows):
-            self._removed.append((self._owner[rows], self._number[rows]))
-            self.remove(rows)
+        known = self._known(rows)
+        if len(known):
+            self._removed.append((self._owner[known], self._number[known]))
+        self.remove(rows)
 
     def change(self, name: str, rows: Numbers, value: int) -> None:
-        if len(rows):
-            super().change(name, rows, value)
-            self._changed.append(self._number[rows])
+        super().change(name, rows, value)
+        known = self._known(rows)
+        if len(known):
+            self._changed.append(self._number[known])
+
+    def _known(self, rows: Numbers) -> Numbers:
+        """Those that were there at the last cut."""
+        known: Numbers = rows[self._number[rows] < self._begin]
+        return known
 
     def keys_in_use(self) -> list[Numbers]:
         """Also those of which a checkpoint will have to say that their rows are gone."""
@@ -117,7 +126,7 @@ class LoggedRows(RowStore):
         self._log = [entry for entry in self._log if entry.cut > floor]
         self._log.append(_Logged(cut, _joined(self._changed), removed_keys, removed))
         self._begins = {known: number for known, number in self._begins.items() if known >= floor}
-        self._begins[cut] = self._next_number
+        self._begins[cut] = self._begin = self._next_number
         self._changed, self._removed, self._floor = [], [], floor
 
     def changed_since(self, cut: Cut) -> int | None:

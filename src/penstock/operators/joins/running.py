@@ -22,10 +22,11 @@ import pyarrow as pa
 
 from penstock.operators.base import Collector, Operator, OperatorContext
 from penstock.operators.joins.keys import complete
+from penstock.operators.joins.output import DELETE, INSERT, Output, PairOutput
 from penstock.operators.joins.retracting import find_rows, hashes_of, is_adding, net
 from penstock.operators.joins.rows import Mask, Numbers
-from penstock.operators.joins.shape import DELETE, INSERT, How, JoinSide, Output, chosen, joined_schema, portions
-from penstock.operators.joins.state import JoinState
+from penstock.operators.joins.shape import How, Incoming, JoinSide, chosen, joined_schema
+from penstock.operators.joins.state import PARTS, JoinState
 from penstock.operators.reduce import OPERATION
 from penstock.state.parts import LoggedState
 
@@ -60,8 +61,8 @@ class RunningJoinOperator(Operator):
         self._watched = [how.shows_unmatched(0) or how is How.SEMI, how.shows_unmatched(1)]
         """Of which side's rows it is kept whether they are alone."""
         schema = running_schema(left, right, how, suffix)
-        self._output = Output(left, how, schema, changelog=gives_changelog(left, right, how))
         self._state = JoinState("running", self._sides, [self._kept(side) for side in (0, 1)])
+        self._output = PairOutput(Output(left, how, schema, changelog=gives_changelog(left, right, how)), self._state)
         self._complained = False
 
     def _kept(self, side: int) -> list[str]:
@@ -89,44 +90,41 @@ class RunningJoinOperator(Operator):
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
         self._expire(self._clock.wall_ms())
         side = self._sides[input]
-        keys, columns = side.key_of(batch), side.columns_of(batch)
+        rows = side.rows_of(batch)
         adding = is_adding(batch.column(OPERATION)) if side.changelog else np.ones(batch.num_rows, np.bool_)
-        valid = complete(keys)
-        if valid is not None:
-            self._put_out_without_key(input, keys, columns, adding, np.flatnonzero(~valid), out)
-            rows = np.flatnonzero(valid)
-            keys, columns, adding = chosen(keys, rows), chosen(columns, rows), adding[rows]
+        known = complete(rows.keys)
+        if known is not None:
+            without = np.flatnonzero(~known)
+            self._put_out_without_key(input, rows.at(without), adding[without], out)
+            rows, adding = rows.at(np.flatnonzero(known)), adding[known]
         if len(adding):
-            self._take_up(input, keys, columns, adding, out)
+            self._take_up(input, rows, adding, out)
 
-    def _put_out_without_key(
-        self, input: int, keys: list[pa.Array], columns: list[pa.Array], adding: Mask, rows: Numbers, out: Collector
-    ) -> None:
+    def _put_out_without_key(self, input: int, rows: Incoming, adding: Mask, out: Collector) -> None:
         """A null is equal to nothing: these rows have no match, and never will."""
         if self._how.shows_unmatched(input):
-            keys, columns = chosen(keys, rows), chosen(columns, rows)
-            taking, fresh = net(np.zeros(len(rows), np.int64), [*keys, *columns], adding[rows])
-            for kind, some in ((DELETE, taking), (INSERT, fresh)):
-                self._put_out_alone(input, kind, chosen(keys, some), chosen(columns, some), out)
+            taking, fresh = net(np.zeros(len(adding), np.int64), [*rows.keys, *rows.columns], adding)
+            self._output.alone(input, rows.at(taking), out, DELETE)
+            self._output.alone(input, rows.at(fresh), out)
 
-    def _take_up(self, input: int, keys: list[pa.Array], columns: list[pa.Array], adding: Mask, out: Collector) -> None:
+    def _take_up(self, input: int, rows: Incoming, adding: Mask, out: Collector) -> None:
         own, other = self._state.sides[input], self._state.sides[1 - input]
-        slots = self._state.find(keys)
-        taking, fresh = net(slots, columns, adding) if self._sides[input].changelog else (None, None)
+        slots = self._state.find(rows.keys)
         touched = np.unique(slots)
         before = own.counts(touched) > 0
-        if taking is not None and fresh is not None:
-            if len(taking):
-                self._take_back(input, slots[taking], chosen(columns, taking), out)
-            slots, keys, columns = slots[fresh], chosen(keys, fresh), chosen(columns, fresh)
-        own.add(slots, columns, self._numbers(input, slots, columns))
+        if self._sides[input].changelog:
+            taking, fresh = net(slots, rows.columns, adding)
+            self._take_back(input, slots[taking], chosen(rows.columns, taking), out)
+            slots, rows = slots[fresh], rows.at(fresh)
+        own.add(slots, rows.columns, self._numbers(input, slots, rows.columns))
         after = own.counts(touched) > 0
         if self._watched[1 - input]:
             self._others_matched(input, touched[after], out)
         if self._how.pairs:
-            places, rows = other.of(slots)
-            self._put_out_pairs(input, INSERT, keys, columns, places, rows, out)
-        self._new_alone(input, slots, keys, columns, out)
+            self._output.pairs(input, rows, *other.of(slots), out)
+        if self._watched[input]:
+            alone = other.counts(slots) == 0
+            self._output.alone(input, rows.at(np.flatnonzero(alone == self._how.shows_unmatched(input))), out)
         if self._watched[1 - input]:
             self._others_alone(input, touched[before & ~after], out)
 
@@ -147,14 +145,13 @@ class RunningJoinOperator(Operator):
         rows = find_rows(own, slots, columns)
         self._complain(int((rows < 0).sum()), input)
         rows = rows[rows >= 0]
-        owners = own.owners(rows)
-        keys, columns = self._state.keys.of(owners), own.take(rows)
         if self._how.pairs:
-            places, others = other.of(owners)
-            self._put_out_pairs(input, DELETE, keys, columns, places, others, out)
+            self._output.pairs(
+                input, self._state.incoming(input, rows), *other.of(own.owners(rows)), out=out, kind=DELETE
+            )
         if self._watched[input]:
-            shown = np.flatnonzero((own.kept(_ALONE, rows) == 1) == self._how.shows_unmatched(input))
-            self._put_out_alone(input, DELETE, chosen(keys, shown), chosen(columns, shown), out)
+            shown = rows[(own.kept(_ALONE, rows) == 1) == self._how.shows_unmatched(input)]
+            self._output.kept(input, shown, out, DELETE)
         own.remove_recorded(rows)
 
     def _complain(self, missing: int, input: int) -> None:
@@ -163,59 +160,24 @@ class RunningJoinOperator(Operator):
             logger.warning(
                 "a join was told to take back %d row(s) of its %s side that it does not have; said once",
                 missing,
-                ("left", "right")[input],
+                PARTS[input],
             )
 
-    # ---- rows that are alone ----
-    def _new_alone(
-        self, input: int, slots: Numbers, keys: list[pa.Array], columns: list[pa.Array], out: Collector
-    ) -> None:
-        """Of new rows."""
-        if self._watched[input]:
-            alone = self._state.sides[1 - input].counts(slots) == 0
-            shown = np.flatnonzero(alone == self._how.shows_unmatched(input))
-            self._put_out_alone(input, INSERT, chosen(keys, shown), chosen(columns, shown), out)
-
+    # ---- rows of the other side ----
     def _others_matched(self, input: int, slots: Numbers, out: Collector) -> None:
-        """Rows of the other side that were alone until now."""
+        """Those that were alone until now."""
         self._others(input, slots, 1, DELETE if self._how.shows_unmatched(1 - input) else INSERT, out)
 
     def _others_alone(self, input: int, slots: Numbers, out: Collector) -> None:
-        """Rows of the other side whose last match was taken back."""
+        """Those whose last match was taken back."""
         self._others(input, slots, 0, INSERT if self._how.shows_unmatched(1 - input) else DELETE, out)
 
     def _others(self, input: int, slots: Numbers, alone: int, kind: str, out: Collector) -> None:
         other = self._state.sides[1 - input]
         _, rows = other.of(slots)
         rows = rows[other.kept(_ALONE, rows) == alone]
-        for portion in portions(len(rows)):
-            some = rows[portion]
-            self._put_out_alone(1 - input, kind, self._state.keys.of(other.owners(some)), other.take(some), out)
+        self._output.kept(1 - input, rows, out, kind)
         other.change(_ALONE, rows, 1 - alone)
-
-    # ---- output ----
-    def _put_out_alone(
-        self, side: int, kind: str, keys: Sequence[pa.Array], columns: Sequence[pa.Array], out: Collector
-    ) -> None:
-        left, right = (columns, None) if side == 0 else (None, columns)
-        self._output.emit(out, kind, keys, left, right)
-
-    def _put_out_pairs(
-        self,
-        input: int,
-        kind: str,
-        keys: list[pa.Array],
-        columns: list[pa.Array],
-        places: Numbers,
-        rows: Numbers,
-        out: Collector,
-    ) -> None:
-        """Rows that were given, by their places, each with a row of the other side."""
-        other = self._state.sides[1 - input]
-        for portion in portions(len(rows)):
-            own, others = chosen(columns, places[portion]), other.take(rows[portion])
-            left, right = (own, others) if input == 0 else (others, own)
-            self._output.emit(out, kind, chosen(keys, places[portion]), left, right)
 
     # ---- time to live ----
     def _expire(self, now: int) -> None:

@@ -1,4 +1,4 @@
-"""What a join puts out: which rows, and which columns they have.
+"""What a join takes and gives: its sides, which rows it puts out, and which columns they have.
 
 The columns are those of the left side, then those of the right side without its key: the key of both is shown once,
 under the left side's names. A column of the right side that has a name of the left side gets a suffix. A row without a
@@ -10,22 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.kernels.gathering import taken
-from penstock.operators.base import Collector
 from penstock.operators.reduce import OPERATION
 
 Numbers = npt.NDArray[np.int64]
-
-PORTION: Final = 1 << 16
-"""How many rows are put out in one batch."""
-INSERT: Final = "insert"
-DELETE: Final = "delete"
 
 
 class How(StrEnum):
@@ -68,8 +61,20 @@ class JoinSide:
     def key_of(self, batch: pa.RecordBatch) -> list[pa.Array]:
         return [batch.column(name) for name in self.key]
 
-    def columns_of(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        return [batch.column(name) for name in self.columns.names]
+    def rows_of(self, batch: pa.RecordBatch) -> Incoming:
+        return Incoming(self.key_of(batch), [batch.column(name) for name in self.columns.names])
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """Rows of one side, as they came."""
+
+    keys: list[pa.Array]
+    columns: list[pa.Array]
+    """Besides the key."""
+
+    def at(self, rows: Numbers) -> Incoming:
+        return Incoming(chosen(self.keys, rows), chosen(self.columns, rows))
 
 
 def joined_schema(
@@ -97,50 +102,6 @@ def joined_schema(
             )
         fields.append(pa.field(name, field.type))
     return pa.schema(fields)
-
-
-class Output:
-    """Puts rows together. Columns of a side that is None are null."""
-
-    def __init__(
-        self, left: JoinSide, how: How, schema: pa.Schema, *, changelog: bool = False, before: int = 0
-    ) -> None:
-        self._schema, self._changelog, self._before = schema, changelog, before
-        self._left_names = [name for name in left.schema.names if not (left.changelog and name == OPERATION)]
-        self._left_key = left.key
-        self._right = len(schema) - len(self._left_names) - before - changelog if how.pairs else 0
-
-    def emit(
-        self,
-        out: Collector,
-        kind: str,
-        key: Sequence[pa.Array],
-        left: Sequence[pa.Array] | None,
-        right: Sequence[pa.Array] | None,
-        before: Sequence[pa.Array] = (),
-    ) -> None:
-        rows = len(key[0])
-        if not rows:
-            return
-        columns = [pa.repeat(kind, rows)] if self._changelog else []
-        columns += before
-        keys, others = dict(zip(self._left_key, key, strict=True)), iter(left or ())
-        for name in self._left_names:
-            if name in keys:
-                columns.append(keys[name])
-            else:
-                columns.append(next(others) if left is not None else pa.nulls(rows, self._type(len(columns))))
-        for place in range(self._right):
-            columns.append(right[place] if right is not None else pa.nulls(rows, self._type(len(columns))))
-        out.emit(pa.RecordBatch.from_arrays(columns, schema=self._schema))
-
-    def _type(self, place: int) -> pa.DataType:
-        return self._schema.field(place).type
-
-
-def portions(rows: int) -> Sequence[slice]:
-    """Some rows, cut into runs that are put out one by one."""
-    return [slice(begin, begin + PORTION) for begin in range(0, rows, PORTION)]
 
 
 def chosen(columns: Sequence[pa.Array], rows: Numbers) -> list[pa.Array]:

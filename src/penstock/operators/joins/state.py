@@ -12,7 +12,7 @@ from penstock.operators.base import OperatorContext
 from penstock.operators.joins.keys import JoinKeys
 from penstock.operators.joins.rowlog import Keeps, LoggedRows
 from penstock.operators.joins.rows import Numbers
-from penstock.operators.joins.shape import JoinSide
+from penstock.operators.joins.shape import Incoming, JoinSide
 from penstock.state.keys import KeyColumns
 
 PARTS: Final = ("left", "right")
@@ -45,6 +45,11 @@ class JoinState:
         for side in self.sides:
             side.tidy()
         return self.keys.find(key_columns)
+
+    def incoming(self, side: int, rows: Numbers) -> Incoming:
+        """Rows that a side keeps, as they came."""
+        own = self.sides[side]
+        return Incoming(self.keys.of(own.owners(rows)), own.take(rows))
 
     def _forget_keys(self) -> None:
         """Those that have no rows any more, if they are many."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from penstock.operators.base import Collector
 from penstock.operators.joins.keys import complete
+from penstock.operators.joins.output import INSERT, Output, portions
 from penstock.operators.joins.rows import Mask, Numbers
-from penstock.operators.joins.shape import INSERT, How, JoinSide, Output, chosen, joined_schema, portions
+from penstock.operators.joins.shape import How, Incoming, JoinSide, joined_schema
 from penstock.operators.joins.timed import TIME, TimedJoinOperator
 from penstock.operators.windows.calendar import Calendar
 from penstock.operators.windows.times import EventTime
@@ -44,24 +44,15 @@ class TemporalJoinOperator(TimedJoinOperator):
     def expect(self, side: int, numbers: Numbers, times: Numbers) -> None:
         self._due[side].file(times, numbers)
 
-    def take_up(
-        self,
-        side: int,
-        keys: list[pa.Array],
-        columns: list[pa.Array],
-        times: Numbers,
-        watermarks: Numbers,
-        out: Collector,
-    ) -> None:
-        valid = complete(keys)
-        if valid is not None:
-            without = np.flatnonzero(~valid)
+    def take_up(self, side: int, rows: Incoming, times: Numbers, watermarks: Numbers, out: Collector) -> None:
+        known = complete(rows.keys)
+        if known is not None:
             if side == 0 and self._how is How.LEFT:
-                self._output.emit(out, INSERT, chosen(keys, without), chosen(columns, without), None)
-            rows = np.flatnonzero(valid)
-            keys, columns, times = chosen(keys, rows), chosen(columns, rows), times[rows]
-        slots = self.state.find(keys)
-        self.expect(side, self.state.sides[side].add(slots, columns, {TIME: times}), times)
+                without = rows.at(np.flatnonzero(~known))
+                self._output.emit(out, INSERT, without.keys, without.columns, None)
+            rows, times = rows.at(np.flatnonzero(known)), times[known]
+        slots = self.state.find(rows.keys)
+        self.expect(side, self.state.sides[side].add(slots, rows.columns, {TIME: times}), times)
 
     def advance(self, watermark: int, out: Collector) -> None:
         left, right = self.state.sides

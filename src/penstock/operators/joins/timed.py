@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.barrier import Barrier
@@ -21,7 +22,7 @@ from penstock.kernels.hashing import hash_columns, key_groups_of_hashes
 from penstock.operators.base import Collector, Operator, OperatorContext
 from penstock.operators.joins.rowlog import Keeps
 from penstock.operators.joins.rows import Mask, Numbers
-from penstock.operators.joins.shape import JoinSide
+from penstock.operators.joins.shape import Incoming, JoinSide
 from penstock.operators.joins.state import JoinState
 from penstock.operators.windows import progress as progress_module
 from penstock.operators.windows.progress import Progress
@@ -55,17 +56,18 @@ class TimedJoinOperator(Operator, ABC):
         self.state = JoinState(description, sides, [(TIME, *names) for names in kept])
 
     def open(self, context: OperatorContext) -> None:
-        self._total = context.total_key_groups
+        self._own, self._total = context.key_groups, context.total_key_groups
         self.progress = Progress(context.key_groups, context.total_key_groups)
         stored = [part for part in context.restored if part.name == progress_module.PART]
         if stored:
             self.progress.restore(stored)
-        self.state.open(context, [self._keeps(side) for side in (0, 1)])
+        self.state.open(context, [self.keeps(side) for side in (0, 1)])
         for side, rows in enumerate(self.state.sides):
             every = rows.rows()
             self.expect(side, rows.numbers(every), rows.kept(TIME, every))
 
-    def _keeps(self, side: int) -> Keeps:
+    def keeps(self, side: int) -> Keeps:
+        """Which stored rows are still needed."""
         return lambda kept, groups: self.is_needed(side, kept[TIME], self.progress.watermarks_of(groups))
 
     # ---- what each join says ----
@@ -78,15 +80,7 @@ class TimedJoinOperator(Operator, ABC):
         """These rows are kept from now on."""
 
     @abstractmethod
-    def take_up(
-        self,
-        side: int,
-        keys: list[pa.Array],
-        columns: list[pa.Array],
-        times: Numbers,
-        watermarks: Numbers,
-        out: Collector,
-    ) -> None:
+    def take_up(self, side: int, rows: Incoming, times: Numbers, watermarks: Numbers, out: Collector) -> None:
         """Rows that are not late, each at the event time of its key."""
 
     @abstractmethod
@@ -102,17 +96,15 @@ class TimedJoinOperator(Operator, ABC):
         own = self._times[input]
         ticks, valid = own.of(batch)
         times = ticks * (self.ticks // own.ticks)
-        keys = self.sides[input].key_of(batch)
-        watermarks = self._watermarks(keys, len(times))
+        watermarks = self._watermarks(self.sides[input].key_of(batch), len(times))
         late = self.is_late(input, times, watermarks)
         if valid is not None:
             late |= ~valid
         if late.any():
             out.emit_side(_LATE[input], batch.filter(pa.array(late)))
             batch, times, watermarks = batch.filter(pa.array(~late)), times[~late], watermarks[~late]
-            keys = self.sides[input].key_of(batch)
         if len(times):
-            self.take_up(input, keys, self.sides[input].columns_of(batch), times, watermarks, out)
+            self.take_up(input, self.sides[input].rows_of(batch), times, watermarks, out)
 
     def _watermarks(self, keys: list[pa.Array], rows: int) -> Numbers:
         """Of every row the event time of its key."""
@@ -121,12 +113,9 @@ class TimedJoinOperator(Operator, ABC):
             groups = key_groups_of_hashes(hash_columns(keys), self._total)
         return self.progress.watermarks_of(groups)
 
-    def fired_before(self, slots: Numbers, end: int) -> Mask:
-        """Of keys: whether their event time had come to the end of a window when it was restored, so that the window
-        was put out elsewhere."""
-        groups = key_groups_of_hashes(hash_columns(self.state.keys.of(slots)), self._total)
-        fired: Mask = self.progress.watermarks_of(groups) >= end - 1
-        return fired
+    def groups_of(self, slots: Numbers) -> npt.NDArray[np.int32]:
+        """The key groups of some keys."""
+        return key_groups_of_hashes(hash_columns(self.state.keys.of(slots)), self._total)
 
     # ---- time ----
     def on_watermark(self, time: int, out: Collector) -> None:

@@ -1,10 +1,12 @@
 """The window join: rows of both sides that have the same key and are in the same window.
 
 Theory of operation. Rows are kept by time until event time passes the end of their windows; then the rows of a window
-are matched, put out and, after their last window, dropped. All of that happens between two batches: a checkpoint never
-falls into the middle of a window's output.
+are matched, put out and, after their last window, dropped.
 
-For tumbling and sliding windows, rows are filed by pane (see `windows.panes`). What is over is seen by its time alone.
+For tumbling and sliding windows, rows are filed by pane (see `windows.panes`). A window is put out in portions of whole
+keys, between which records and barriers are taken: a checkpoint then says which keys are out (`windows.fired`). What is
+over is seen by its time alone.
+
 Sessions are not kept as such: when the time of a row may be over, the rows of its key are put in order, both sides
 together, and cut where there is a gap. What was put out is removed; that is recorded, because a session may be longer
 than the time of its first row says.
@@ -12,23 +14,32 @@ than the time of its first row says.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.base import Collector
+from penstock.core.barrier import Barrier
+from penstock.operators.base import Collector, OperatorContext
 from penstock.operators.joins.keys import complete
+from penstock.operators.joins.output import INSERT, PORTION, Output, portions
+from penstock.operators.joins.rowlog import Keeps
 from penstock.operators.joins.rows import NONE, Mask, Numbers
-from penstock.operators.joins.shape import INSERT, How, JoinSide, Output, chosen, joined_schema, portions
+from penstock.operators.joins.shape import How, Incoming, JoinSide, joined_schema
 from penstock.operators.joins.timed import TIME, TimedJoinOperator
 from penstock.operators.windows.assigner import Assigner
 from penstock.operators.windows.calendar import Calendar
 from penstock.operators.windows.declare import SessionWindows, TimeWindows
+from penstock.operators.windows.fired import FiredKeys
 from penstock.operators.windows.intervals import runs_of
 from penstock.operators.windows.timed import WINDOW_END, WINDOW_START
 from penstock.operators.windows.times import EventTime, TimeColumn
+from penstock.runtime.elements import MAX_WATERMARK
+from penstock.state.parts import OperatorSnapshot
+
+_DUE_NOW: Final = 0
 
 
 def bounds_of(sides: Sequence[JoinSide], times: Sequence[EventTime]) -> list[pa.Field]:
@@ -48,6 +59,37 @@ class Part(NamedTuple):
         return Part(self.rows[places], self.windows[places])
 
 
+class WindowOnItsWay:
+    """A window that has ended: which rows are in it, and how many of them are out. It is cut between keys."""
+
+    def __init__(self, end: int, left: tuple[Numbers, Numbers], right: tuple[Numbers, Numbers]) -> None:
+        """Of each side the numbers of rows, and their keys."""
+        self.end = end
+        keys, places = np.unique(np.concatenate([left[1], right[1]]), return_inverse=True)
+        counts = [np.bincount(own, minlength=len(keys)) for own in np.split(places, [len(left[1])])]
+        self._numbers = [numbers[np.argsort(owners, kind="stable")] for numbers, owners in (left, right)]
+        weights = np.cumsum(np.maximum(counts[0] * counts[1], counts[0] + counts[1]))
+        lasts = np.flatnonzero(np.append(weights[1:] // PORTION != weights[:-1] // PORTION, [True])[: len(keys)])
+        self._cuts = [np.append([0], np.cumsum(count)[lasts]) for count in counts]
+        self._next = 0
+
+    @property
+    def done(self) -> bool:
+        return self._next >= len(self._cuts[0]) - 1
+
+    def next(self) -> list[Numbers]:
+        """Of each side the numbers of the rows to put out next."""
+        begin, self._next = self._next, self._next + 1
+        return [
+            numbers[cuts[begin] : cuts[begin + 1]] if begin + 1 < len(cuts) else NONE
+            for numbers, cuts in zip(self._numbers, self._cuts, strict=True)
+        ]
+
+    def out(self) -> list[Numbers]:
+        """Of each side the numbers of the rows that are out."""
+        return [numbers[: cuts[self._next]] for numbers, cuts in zip(self._numbers, self._cuts, strict=True)]
+
+
 class WindowJoinOperator(TimedJoinOperator):
     def __init__(
         self,
@@ -63,21 +105,12 @@ class WindowJoinOperator(TimedJoinOperator):
         schema = joined_schema(left, right, how, suffix, before=bounds_of((left, right), times))
         self._output = Output(left, how, schema, before=2)
 
-    def take_up(
-        self,
-        side: int,
-        keys: list[pa.Array],
-        columns: list[pa.Array],
-        times: Numbers,
-        watermarks: Numbers,
-        out: Collector,
-    ) -> None:
-        valid = None if self._how.shows_unmatched(side) else complete(keys)
-        if valid is not None:
-            rows = np.flatnonzero(valid)
-            keys, columns, times = chosen(keys, rows), chosen(columns, rows), times[rows]
-        slots = self.state.find(keys)
-        self.expect(side, self.state.sides[side].add(slots, columns, {TIME: times}), times)
+    def take_up(self, side: int, rows: Incoming, times: Numbers, watermarks: Numbers, out: Collector) -> None:
+        known = None if self._how.shows_unmatched(side) else complete(rows.keys)
+        if known is not None:
+            rows, times = rows.at(np.flatnonzero(known)), times[known]
+        slots = self.state.find(rows.keys)
+        self.expect(side, self.state.sides[side].add(slots, rows.columns, {TIME: times}), times)
 
     def put_out(self, left: Part, right: Part, starts: Numbers, ends: Numbers, out: Collector) -> None:
         """Matches rows of the same windows, whose bounds are in ticks."""
@@ -133,14 +166,30 @@ class TimeWindowJoinOperator(WindowJoinOperator):
         self._assigner = Assigner(windows, 0)
         self._panes: tuple[dict[int, list[Numbers]], ...] = ({}, {})
         """Of each side, by the start of a pane: the numbers of its rows."""
+        self._pending: deque[WindowOnItsWay] = deque()
+        """Windows that have ended and are not out yet, the first first."""
+        self._fired_keys = FiredKeys(self.state.keys.columns)
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._fired_keys.restore([part for part in context.restored if part.name == FiredKeys.PART], self._own)
+        self._begin_windows(self.progress.fired, self.progress.watermark)
 
     def is_late(self, side: int, times: Numbers, watermarks: Numbers) -> Mask:
         late: Mask = times // self.ticks < self._assigner.first_live(watermarks)
         return late
 
     def is_needed(self, side: int, times: Numbers, watermarks: Numbers) -> Mask:
-        needed: Mask = self._assigner.last_end(self._panes_of(times)) - 1 > watermarks
+        needed: Mask = self._last_ends(times) - 1 > watermarks
         return needed
+
+    def _last_ends(self, times: Numbers) -> Numbers:
+        """Of the windows that these moments are in, the last one's end."""
+        ends: Numbers = self._assigner.last_end(self._panes_of(times))
+        return ends
+
+    def keeps(self, side: int) -> Keeps:
+        return lambda kept, groups: self._last_ends(kept[TIME]) > self.progress.fired_of(groups)
 
     def _panes_of(self, times: Numbers) -> Numbers:
         length, origin = self._assigner.pane, self._assigner.origin
@@ -152,32 +201,88 @@ class TimeWindowJoinOperator(WindowJoinOperator):
         for start in np.unique(panes).tolist():
             self._panes[side].setdefault(start, []).append(numbers[panes == start])
 
+    # ---- time ----
     def advance(self, watermark: int, out: Collector) -> None:
-        fired, starts = self.progress.watermark + 1, {*self._panes[0], *self._panes[1]}
-        ends = {end for start in starts for end in self._assigner.ends(start) if fired < end <= watermark + 1}
+        self._begin_windows(self.progress.watermark + 1, watermark)
+        self.progress.advance(watermark)
+        self._put_out_portion(out)
+        while self._pending and watermark == MAX_WATERMARK:
+            self._put_out_portion(out)  # nothing comes after the end of time: whatever waits for it has to go out now
+
+    def _begin_windows(self, begun: int, watermark: int) -> None:
+        """Those that have ended by now and end after `begun`. What comes later is not in them."""
+        starts = {*self._panes[0], *self._panes[1]}
+        ends = {end for start in starts for end in self._assigner.ends(start) if begun < end <= watermark + 1}
         for end in sorted(ends):
-            self._fire(end, starts, out)
-        for side, panes in enumerate(self._panes):
-            for start in [
-                start for start in panes if self._assigner.is_over(self._assigner.last_end(start), watermark)
-            ]:
-                self.state.sides[side].remove(self._rows_of(side, panes.pop(start)))
+            panes = [start for start in sorted(starts) if self._assigner.start(end) <= start < end]
+            self._pending.append(self._begin(end, panes))
 
-    def _rows_of(self, side: int, numbers: Sequence[Numbers]) -> Numbers:
-        return self.state.sides[side].numbered(np.concatenate([NONE, *numbers]))
-
-    def _fire(self, end: int, starts: set[int], out: Collector) -> None:
-        within = [start for start in sorted(starts) if self._assigner.start(end) <= start < end]
-        parts = []
-        for side, panes in enumerate(self._panes):
-            rows = self._rows_of(side, [numbers for start in within for numbers in panes.get(start, ())])
-            owners = self.state.sides[side].owners(rows)
+    def _begin(self, end: int, starts: Sequence[int]) -> WindowOnItsWay:
+        keys = self.state.keys
+        skipped = self._fired_keys.mask(end, keys)
+        sides = []
+        for store, panes in zip(self.state.sides, self._panes, strict=True):
+            rows = store.numbered(np.concatenate([NONE, *(some for start in starts for some in panes.get(start, ()))]))
+            if skipped is not None:
+                rows = rows[~skipped[store.owners(rows)]]
             if self.progress.differs and len(rows):
-                rows, owners = (array[~self.fired_before(owners, end)] for array in (rows, owners))
-            parts.append(Part(rows, owners))
-        times = (self._assigner.start(end) * self.ticks, end * self.ticks)
-        starts_of, ends_of = (np.broadcast_to(np.int64(time), len(self.state.keys)) for time in times)
-        self.put_out(parts[0], parts[1], starts_of, ends_of, out)
+                rows = rows[self.progress.fired_of(self.groups_of(store.owners(rows))) < end]
+            sides.append((store.numbers(rows), store.owners(rows)))
+        return WindowOnItsWay(end, *sides)
+
+    def _put_out_portion(self, out: Collector) -> None:
+        if self._pending:
+            window = self._pending[0]
+            parts = []
+            for store, numbers in zip(self.state.sides, window.next(), strict=True):
+                rows = store.numbered(numbers)
+                parts.append(Part(rows, store.owners(rows)))
+            times = self._assigner.start(window.end) * self.ticks, window.end * self.ticks
+            starts, ends = (np.broadcast_to(np.int64(time), len(self.state.keys)) for time in times)
+            self.put_out(parts[0], parts[1], starts, ends, out)
+            if window.done:
+                self._pending.popleft()
+                self._fired_keys.forget(window.end)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Says which windows are out, and drops what is in no other."""
+        watermark = min(self.progress.watermark, MAX_WATERMARK - 1)
+        self.progress.fire(self._pending[0].end - 1 if self._pending else watermark + 1)
+        for store, panes in zip(self.state.sides, self._panes, strict=True):
+            for start in [start for start in panes if self._assigner.last_end(start) <= self.progress.fired]:
+                store.remove(store.numbered(np.concatenate(panes.pop(start))))
+
+    def emitted_watermark(self) -> int | None:
+        watermark = super().emitted_watermark()
+        if watermark is None or not self._pending:
+            return watermark
+        return min(watermark, self._pending[0].end - 2)  # what is put out happened before the window's end
+
+    def is_idle(self, input_idle: bool) -> bool:
+        return input_idle and not self._pending
+
+    def next_timer(self) -> int | None:
+        return _DUE_NOW if self._pending else None
+
+    def on_timer(self, now_ms: int, out: Collector) -> None:
+        self._put_out_portion(out)
+
+    def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
+        fired = self._fired_keys.capture_keys(self._keys_out(), self._own, self._total)
+        return OperatorSnapshot((*super().snapshot(barrier).parts, *fired))
+
+    def _keys_out(self) -> tuple[int, list[pa.Array]] | None:
+        """The end of the window that is on its way out, and its keys that are; None if there is none."""
+        if not self._pending:
+            return None
+        window, keys = self._pending[0], self.state.keys
+        pairs = zip(self.state.sides, window.out(), strict=True)
+        slots = np.unique(np.concatenate([store.owners(store.numbered(numbers)) for store, numbers in pairs]))
+        if not len(slots):
+            return None
+        before = self._fired_keys.mask(window.end, keys)
+        return window.end, keys.of(slots if before is None else np.union1d(slots, np.flatnonzero(before)))
 
 
 class SessionJoinOperator(WindowJoinOperator):

@@ -1,4 +1,4 @@
-"""Random records for operator cases, out of order, with nulls everywhere and keys of several types; and their source."""
+"""Random records for operator cases, out of order, nulls everywhere, keys of several types; and their source."""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ several parallelisms, with checkpoints of layers and restores at any moment."""
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections import Counter
 from decimal import Decimal
 from typing import Any
@@ -180,6 +182,32 @@ def test_an_unknown_operation_is_refused() -> None:
         job_of("inner", (True, False)).feed_side(0, batch(LEFT, [(1, 1, "a")], ["upsert"]))
 
 
+def test_after_the_warm_up_large_batches_need_no_further_variant_of_a_kernel() -> None:
+    program = """
+import numpy as np, pyarrow as pa
+from tests.unit.operators.joins import test_running_join as tests
+from tests.unit.state.harness import ManualClock
+from penstock.kernels import joining
+from penstock.operators.warmup import warm_up_joins
+
+warm_up_joins(ManualClock())
+
+def variants():
+    kernels = {name: getattr(joining, name) for name in dir(joining)}
+    return {name: len(kernel.signatures) for name, kernel in kernels.items() if hasattr(kernel, "signatures")}
+
+before = variants()
+assert set(before.values()) == {1}, before
+job = tests.job_of("full", (True, True))
+rows = [(n, n % 100, "a") for n in range(1000)]
+for operations in (["insert"] * 1000, ["delete"] * 1000):
+    job.feed_side(0, tests.batch(tests.LEFT, rows, operations))
+    job.feed_side(1, tests.batch(tests.RIGHT, [(n, None, None) for n in range(1000)], operations))
+assert variants() == before, (before, variants())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=110)
+
+
 # ---- time to live ----
 def test_rows_are_forgotten_after_their_time_to_live() -> None:
     job = job_of("inner", ttl=(100, None))
@@ -271,6 +299,18 @@ def test_a_layer_of_changes_is_as_small_as_what_has_changed() -> None:
     assert Counter((row["x"], row["word"]) for row in job.rows()) == Counter(
         [(x, word) for x, _, word in many if x != 5] + [(1, "new")]
     )
+
+
+def test_what_happens_to_rows_that_no_checkpoint_has_seen_is_not_remembered() -> None:
+    job = job_of("left", (True, True))
+    state: JoinState = job.subtasks[0].operator._state  # type: ignore[attr-defined]
+    for turn in range(20):
+        row, other = (turn, 1, "a"), (1, None, [turn])
+        job.feed_side(0, batch(LEFT, [row], ["insert"])).feed_side(1, batch(RIGHT, [other], ["insert"]))
+        job.feed_side(1, batch(RIGHT, [other], ["delete"])).feed_side(0, batch(LEFT, [row], ["delete"]))
+        if turn == 10:
+            job.checkpoint()
+    assert not any(side._changed or side._removed for side in state.sides)
 
 
 def test_state_of_another_join_is_refused() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.unit.operators.joins.harness import JoinJob, answered, result
 
 from penstock.operators.base import Operator
+from penstock.operators.joins import windowed
 from penstock.operators.joins.interval import IntervalJoinOperator
 from penstock.operators.joins.shape import How, JoinSide
 from penstock.operators.joins.temporal import TemporalJoinOperator
@@ -42,6 +43,7 @@ STEPS = st.lists(
         st.tuples(st.just("right"), st.lists(ROWS[1], min_size=1, max_size=8)),
         st.tuples(st.just("watermark"), st.integers(-20, 60)),
         st.tuples(st.just("watermark of one"), st.tuples(st.integers(-20, 60), st.integers(0, 2))),
+        st.tuples(st.just("step"), st.none()),
         st.tuples(st.just("checkpoint"), st.booleans()),
         st.tuples(st.just("restart"), st.tuples(st.integers(1, 3), st.booleans())),
     ),
@@ -76,6 +78,8 @@ class Run:
                 self.job.watermark(what)
             elif kind == "watermark of one":
                 self.job.watermark(what[0], only=what[1])
+            elif kind == "step":
+                self.job.step()
             elif kind == "checkpoint":
                 self.job.checkpoint(whole=what)
             elif kind == "restart":
@@ -224,6 +228,41 @@ def test_a_window_join_has_the_pairs_of_every_window(
         [(end, row) for row in rows for end in ends_of(windows, row[1]) if end - 1 > row[3]] for rows in run.come
     ]
     check_windows(run, how, exploded, lambda end: (end - windows.size, end))
+
+
+@pytest.mark.parametrize("how", ["full", "left", "semi"])
+@given(portion=st.integers(1, 4), steps=STEPS, parallelism=st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_every_pair_is_put_out_once_though_a_restart_comes_in_the_middle_of_a_window(
+    how: str, portion: int, steps: list[Any], parallelism: int
+) -> None:
+    windows = TimeWindows(20, 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windowed, "PORTION", portion)
+        make = lambda: TimeWindowJoinOperator(*SIDES, TIMES, windows, How(how))  # noqa: E731
+        run = Run(make, lambda side, time, watermark: time // 20 * 20 + 19 <= watermark, parallelism).through(steps)
+    run.check_late()
+    exploded = [[(end, row) for row in rows for end in ends_of(windows, row[1])] for rows in run.come]
+    check_windows(run, how, exploded, lambda end: (end - 20, end))
+
+
+def test_a_window_is_put_out_in_portions_and_event_time_waits_for_the_last() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windowed, "PORTION", 2)
+        job = JoinJob(
+            lambda: TimeWindowJoinOperator(*SIDES, TIMES, TimeWindows(10, 10), How.INNER), ("k",), sides=SIDES
+        )
+        job.feed_side(0, batch(0, [(key, 1, "a") for key in range(6)]))
+        job.feed_side(1, batch(1, [(key, 2, key) for key in range(6)])).watermark(25)
+    (subtask,) = job.subtasks
+    counts, times = [len(job.rows())], [subtask.operator.emitted_watermark()]
+    while subtask.operator.next_timer() is not None:
+        job.step()
+        counts.append(len(job.rows()))
+        times.append(subtask.operator.emitted_watermark())
+    assert 0 < counts[0] < counts[-1] == 6 and sorted(set(counts)) == counts
+    assert times == [8] * (len(times) - 1) + [25]
+    assert not any(len(side) for side in subtask.operator.state.sides)  # type: ignore[attr-defined]
 
 
 def bounds_in(how: str) -> str:
