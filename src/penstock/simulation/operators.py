@@ -22,6 +22,7 @@ from penstock.api.stream import Stream
 from penstock.connectors.collect import Collect
 from penstock.core.barrier import Mode
 from penstock.core.ids import CheckpointId, Uid
+from penstock.core.settings import RocksDBSettings
 from penstock.graph import nodes
 from penstock.graph.build import build
 from penstock.graph.job import JobGraph
@@ -45,6 +46,7 @@ from penstock.simulation.world import MAX_STEPS, World
 _NO_TOPOLOGY: Final = Topology((), 0)
 _PORTION: Final = 2
 """Rows of a window that are put out in one step: barriers come in between."""
+_ROCKSDB_MEMORY: Final = 16 << 20
 _SIZES: Final = (1, 2, 3)
 
 
@@ -67,6 +69,9 @@ class OperatorRun:
         if settings is not None:
             mode = settings.mode if settings.mode.exactly_once else Mode.ADAPTIVE
             settings = replace(settings, mode=mode, every=base.tick * random.choice((15, 40, 100)))
+        runtime = base.runtime
+        if CASES[self.case].rocksdb:
+            runtime = replace(runtime, rocksdb=RocksDBSettings(memory=_ROCKSDB_MEMORY))
         # No operator here raises when it is captured. A loss late in the job is what there is state for.
         faults = tuple(fault for fault in base.faults if fault.action is not Action.SNAPSHOT_ERROR)
         faults += (Fault(Point.STEP, random.randint(1, 300), Action.KILL_WORKER, random.randint(0, 4)),)
@@ -74,6 +79,7 @@ class OperatorRun:
             base,
             topology=_NO_TOPOLOGY,
             checkpoints=settings,
+            runtime=runtime,
             faults=faults if self.faults else (),
             idle=False,
             drain_at=None,

@@ -69,6 +69,8 @@ class Case:
     """All records are in one split: those of a key come in the order of their ids."""
     late: bool = False
     """Records may be late."""
+    rocksdb: bool = False
+    """User state is kept in RocksDB."""
 
 
 def plain(table: pa.Table) -> pl.DataFrame:

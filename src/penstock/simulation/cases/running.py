@@ -70,23 +70,6 @@ def _check_updates(input: Input, outputs: Outputs) -> None:
     same(last, by_polars(input.records, input.key, NUMBERS), "the last updates")
 
 
-def _fold(stream: Stream, input: Input) -> dict[str, Stream]:
-    def added(one: Any, other: Any) -> dict[str, Any]:
-        return {**dict(one), "n": one.n + other.n, "id": max(one.id, other.id), "x": one.x + other.x}
-
-    numbers = stream.select(*input.key, "id", pl.col("x").fill_null(0), n=pl.lit(1, pl.Int64))
-    return {OUT: numbers.key_by(*input.key).reduce(added, uid="fold")}
-
-
-def _check_fold(input: Input, outputs: Outputs) -> None:
-    found = outputs[OUT]
-    if found.select(*input.key, "n").is_duplicated().any():
-        raise Violation("the same row was put out twice")
-    last = found.group_by(input.key).agg(pl.all().sort_by("n").last())
-    wanted = input.records.group_by(input.key).agg(pl.col("id").max(), pl.col("x").sum(), n=pl.len().cast(pl.Int64))
-    same(last, wanted, "the last rows")
-
-
 # ---- deduplicate ----
 WITHIN: Final = 120
 
@@ -128,7 +111,6 @@ CASES: Final = (
     Case("changelog of values", _changelog(VALUES), _check_changelog(VALUES, "ids")),
     Case("changelog of sketches", _changelog(SKETCHES), _check_sketches),
     Case("updates", _updates, _check_updates),
-    Case("reduce with a function", _fold, _check_fold),
     Case("deduplicate", _once, _check_any_once),
     Case("deduplicate in order", _once, _check_once, in_order=True),
     Case("deduplicate within a time", _once_within, _check_once_within, in_order=True),
