@@ -16,6 +16,7 @@ import sys
 import time
 import urllib.parse
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ HERE = Path(__file__).parent
 _START_SECONDS = 120.0
 _FIRST_EVENT_SECONDS = 120.0
 _POLL_SECONDS = 0.25
+_LEAST_MOVES = 3
+_MOST_TIMES = 4
+"""How much longer than asked for a counter is watched that hardly moves."""
+Reading = tuple[float, float]
+"""A counter's value, and when it was read."""
 
 JOB = {
     "execution.checkpointing.interval": "1 s",
@@ -36,7 +42,7 @@ JOB = {
 }
 PYTHON = {
     # A bundle is what Python gets at once. Larger ones than a second's worth would only delay checkpoints.
-    "python.fn-execution.bundle.size": "100000",
+    "python.fn-execution.bundle.size": "20000",
     "python.fn-execution.bundle.time": "1000",
     # Keeps the state of all keys in the Python process; the default of 1000 keys would fetch almost every one anew.
     "python.state.cache-size": "1000000",
@@ -73,7 +79,7 @@ def program(options: argparse.Namespace, home: Path) -> list[str]:
 
 
 def compiled(home: Path) -> Path:
-    """The jar with our jobs, compiled against Flink's own jars; kept beside the environment until the source changes."""
+    """The jar with our jobs, compiled against Flink's own jars; kept in the environment until the source changes."""
     source = HERE / "Jobs.java"
     jar = Path(sys.prefix) / f"jobs-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.jar"
     if not jar.exists():
@@ -103,7 +109,7 @@ class Job:
                 raise RuntimeError(f"the job is {found['state']}, its parts are {sorted(states)}")
             time.sleep(_POLL_SECONDS)
 
-    def emitted(self) -> tuple[float, float]:
+    def emitted(self) -> Reading:
         """How many events the source has put out so far, and when that was read."""
         path, names = self._counters or self._find_counters()
         query = ",".join(urllib.parse.quote(name) for name in names)
@@ -155,8 +161,7 @@ def measure(options: argparse.Namespace, job: Job) -> None:
     watch(job, options.warm)
     ages = job.ages()
     say(f"measuring for {options.seconds:g} s")
-    readings = watch(job, options.seconds)
-    (before, since), (after, until) = readings[0], readings[-1]
+    (before, since), (after, until) = span(watch(job, options.seconds))
     done = job.checkpoints(since, until)
     more: dict[str, Any] = {}
     if options.workload == "latency":
@@ -168,13 +173,27 @@ def measure(options: argparse.Namespace, job: Job) -> None:
     answer(options, (after - before) / (until - since), durations, size, **more)
 
 
-def watch(job: Job, seconds: float) -> list[tuple[float, float]]:
-    """Reads the counter for so long. All the time: the cluster refreshes it only while somebody asks."""
+def watch(job: Job, seconds: float) -> list[Reading]:
+    """Reads the counter for so long, or longer, until it has moved a few times. All the time: the cluster refreshes it
+    only while somebody asks."""
     readings = [job.emitted()]
-    while readings[-1][1] < readings[0][1] + seconds:
+    while True:
         time.sleep(_POLL_SECONDS)
         readings.append(job.emitted())
-    return readings
+        passed = readings[-1][1] - readings[0][1]
+        if passed >= _MOST_TIMES * seconds or (passed >= seconds and len(moves(readings)) > _LEAST_MOVES):
+            return readings
+
+
+def span(readings: list[Reading]) -> tuple[Reading, Reading]:
+    """Where to measure from and to. PyFlink takes its input in bursts of seconds, so that a rate is only right between
+    two moments at which the counter has just moved."""
+    moved = moves(readings)
+    return (moved[0], moved[-1]) if len(moved) > 1 else (readings[0], readings[-1])
+
+
+def moves(readings: list[Reading]) -> list[Reading]:
+    return [after for before, after in pairwise(readings) if after[0] != before[0]]
 
 
 def quantiles(ages: Counter[int], rate: float) -> dict[str, Any]:

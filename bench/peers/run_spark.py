@@ -26,8 +26,8 @@ ROWS_PER_BATCH = {"w1": 1_000_000, "w2": 1_000_000, "w3": 20_000}
 """w1, w2: three times what batches of 100,000 gave. w3: a Python call per key and batch costs the same at any size, so
 batches are kept near a second."""
 EVENTS_UNTIL_FULL = {"w2": 2_000_000, "w3": 40_000}
-"""Of w1: as many as there are keys. w2: two windows are open at a time. w3 would need minutes to see every key; its cost
-does not depend on how many there are."""
+"""Of w1: as many as there are keys. w2: two windows are open at a time. w3 would need minutes to see every key; its
+cost does not depend on how many there are."""
 _LEAST_BATCHES = 2
 _PATIENCE_SECONDS = 180.0
 _POLL_SECONDS = 0.25
@@ -153,7 +153,9 @@ def batches(options: argparse.Namespace, query: StreamingQuery) -> list[dict[str
 def report(options: argparse.Namespace, measured: list[dict[str, Any]]) -> None:
     durations = [float(one["durationMs"]["triggerExecution"]) for one in measured]
     rows = sum(one["numInputRows"] for one in measured)
-    size = sum(path.stat().st_size for path in Path(options.scratch, "checkpoints-measured").rglob("*") if path.is_file())
+    size = sum(
+        path.stat().st_size for path in Path(options.scratch, "checkpoints-measured").rglob("*") if path.is_file()
+    )
     per_batch = ROWS_PER_BATCH[options.workload]
     answer(options, rows / sum(durations) * 1000, durations, size, rows_per_batch=per_batch)
 
