@@ -4,6 +4,7 @@
     python bench/compare.py --quick                one short round: under 12 minutes, once the peers are installed
     python bench/compare.py --workloads w1 --systems penstock flink --rounds 1
     python bench/compare.py --resume               goes on with what was interrupted; tries again what failed
+    python bench/compare.py --resume --readme README.md --plot docs/compare.svg
 
 Run it with Penstock's own interpreter (`make compare`), on a machine that does nothing else. Peers are installed on
 first use, into `bench/.envs`. What was measured is in the file of `--json` after every single measurement.
@@ -21,7 +22,7 @@ from pathlib import Path
 from comparison.cases import Case, System, Workload, cases, schedule
 from comparison.environments import BENCH
 from comparison.plot import chart
-from comparison.report import show
+from comparison.report import into, markdown, show
 from comparison.results import OtherSettings, Results, Run
 from comparison.running import measure
 from comparison.summary import Summary
@@ -56,6 +57,8 @@ def main() -> None:
         console.print(f"interrupted; {asked.json} has what was measured: --resume goes on with it")
     summary = Summary(results.runs)
     show(console, summary)
+    if asked.readme:
+        asked.readme.write_text(into(asked.readme.read_text(), markdown(summary)))
     if asked.plot:
         asked.plot.write_text(chart(summary))
         console.print(f"\nplot: {asked.plot}", highlight=False)
@@ -72,6 +75,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-variants", action="store_true", help="only the workloads as they are defined")
     parser.add_argument("--json", type=Path, default=BENCH / "results" / "compare.json", help="where results are kept")
     parser.add_argument("--resume", action="store_true", help="go on with the results in that file")
+    parser.add_argument("--readme", type=Path, help="a document to write the table of ratios into, between its marks")
     parser.add_argument("--plot", type=Path, help="draw the rates, as an SVG file")
     asked = parser.parse_args()
     if asked.plot and asked.plot.suffix != ".svg":

@@ -35,6 +35,16 @@ def interpreter(peer: str, say: Say) -> Path:
     return python
 
 
+def version(package: str) -> str:
+    """Of a package that a peer requires, without what comes after the second point."""
+    for requirements in sorted((BENCH / "peers").glob("requirements-*.txt")):
+        for line in requirements.read_text().splitlines():
+            name, _, pinned = line.partition("==")
+            if name == package:
+                return ".".join(pinned.split(".")[:2])
+    raise ValueError(f"no peer requires {package}")
+
+
 def _check(command: list[str], peer: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

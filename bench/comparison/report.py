@@ -8,8 +8,11 @@ from rich.console import Console
 from rich.table import Table
 
 from .cases import Case, System, Variant, Workload
+from .environments import version
 from .summary import Goal, Line, Spread, Summary, goals
 
+BEGIN, END = "<!-- compare: begin -->", "<!-- compare: end -->"
+"""In the README, around what a comparison writes."""
 NAMES = {
     System.PENSTOCK: "Penstock",
     System.FLINK: "Flink",
@@ -17,6 +20,7 @@ NAMES = {
     System.BYTEWAX: "Bytewax",
     System.POLARS: "Polars `group_by`",
 }
+PACKAGES = {System.FLINK: "apache-flink", System.SPARK: "pyspark", System.BYTEWAX: "bytewax"}
 WORK = {
     Workload.W1: "w1: running count and sum per key",
     Workload.W2: "w2: count and sum per key and window of 10 s",
@@ -78,8 +82,11 @@ def _goals(wanted: Sequence[Goal]) -> Table:
 def markdown(summary: Summary) -> str:
     """Ratios only: how many times as many events per second as each other system Penstock does."""
     peers = [system for system in System if system is not System.PENSTOCK]
+    heads = [
+        f"{NAMES[system]} {version(PACKAGES[system])}" if system in PACKAGES else NAMES[system] for system in peers
+    ]
     lines = [
-        "| events/s of Penstock, as a multiple of | " + " | ".join(NAMES[system] for system in peers) + " |",
+        "| events/s of Penstock, as a multiple of | " + " | ".join(heads) + " |",
         "|---|" + "---:|" * len(peers),
     ]
     for workload, work in WORK.items():
@@ -99,6 +106,15 @@ def markdown(summary: Summary) -> str:
         p50, p99, p999 = figures
         lines.append(f"Latency at a tenth of full load: p50 {p50:.1f} ms, p99 {p99:.1f} ms, p99.9 {p999:.1f} ms.")
     return "\n".join(lines)
+
+
+def into(text: str, block: str) -> str:
+    """A document with the block in the place of an earlier one, between the marks."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"there is no place for the table: it goes between {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{block}\n{END}{after}"
 
 
 def _cell(summary: Summary, workload: Workload, system: System) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from bench.comparison import running
 from bench.comparison.cases import RUNS, Case, System, Variant, Workload, cases, schedule
 from bench.comparison.plot import chart
 from bench.comparison.processes import members, run
-from bench.comparison.report import markdown, show
+from bench.comparison.report import BEGIN, END, into, markdown, show
 from bench.comparison.results import OtherSettings, Results, Run
 from bench.comparison.summary import Summary, goals
 from bench.comparison.systems import QUICK, Settings, command
@@ -139,6 +140,20 @@ def test_failures_and_missing_checkpoints_are_said_in_every_table() -> None:
     assert "failed: no such thing" in out.getvalue()
     assert "long story" not in out.getvalue()
     assert "no checkpoint completed" in out.getvalue()
+
+
+def test_the_table_takes_the_place_of_an_earlier_one() -> None:
+    readme = f"# Penstock\n{BEGIN}\nold\n{END}\nmore"
+    once = into(readme, "new")
+    assert once == f"# Penstock\n{BEGIN}\nnew\n{END}\nmore"
+    assert into(once, "new") == once
+    with pytest.raises(ValueError, match="no place"):
+        into("# Penstock", "new")
+
+
+def test_the_table_names_the_versions_that_are_installed() -> None:
+    head = markdown(Summary([measured(W1, 10e6)])).splitlines()[0]
+    assert re.search(r"Flink \d+\.\d+ \| Spark Structured Streaming \d+\.\d+ \| Bytewax \d+\.\d+", head)
 
 
 def test_the_chart_shows_every_rate() -> None:
