@@ -82,9 +82,8 @@ def _goals(wanted: Sequence[Goal]) -> Table:
 def markdown(summary: Summary) -> str:
     """Ratios only: how many times as many events per second as each other system Penstock does."""
     peers = [system for system in System if system is not System.PENSTOCK]
-    heads = [
-        f"{NAMES[system]} {version(PACKAGES[system])}" if system in PACKAGES else NAMES[system] for system in peers
-    ]
+    versions = {system: f" {version(package)}" for system, package in PACKAGES.items()}
+    heads = [NAMES[system] + versions.get(system, "") for system in peers]
     lines = [
         "| events/s of Penstock, as a multiple of | " + " | ".join(heads) + " |",
         "|---|" + "---:|" * len(peers),
