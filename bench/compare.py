@@ -38,7 +38,7 @@ def main() -> None:
     settings = QUICK if asked.quick else Settings()
     if asked.seconds is not None:
         settings = replace(settings, seconds=asked.seconds)
-    chosen = cases(asked.systems, asked.workloads, variants=not asked.no_variants)
+    chosen = cases(asked.systems, asked.workloads, variants=not asked.no_variants, slow=not asked.quick)
     planned = schedule(chosen, asked.rounds or (1 if asked.quick else ROUNDS))
     console = Console()
     try:

@@ -64,7 +64,13 @@ LOAD_OF_LATENCY = {System.FLINK: Case(System.FLINK, Workload.W2)}
 """What tells the full load of systems that do not measure it themselves."""
 
 
-def cases(systems: Sequence[System], workloads: Sequence[Workload], *, variants: bool = True) -> list[Case]:
+SLOW = {Variant.THREADS}
+"""Takes more than a minute, and was never the better one."""
+
+
+def cases(
+    systems: Sequence[System], workloads: Sequence[Workload], *, variants: bool = True, slow: bool = True
+) -> list[Case]:
     """Everything that these systems can run of these workloads, in one round's order."""
     chosen: list[Case] = []
     for workload in Workload:
@@ -76,8 +82,8 @@ def cases(systems: Sequence[System], workloads: Sequence[Workload], *, variants:
                 chosen.append(needed)
             if workload in workloads:
                 chosen.append(Case(system, workload))
-                if variants:
-                    chosen += [Case(system, workload, variant) for variant in VARIANTS.get((system, workload), ())]
+                others = VARIANTS.get((system, workload), ()) if variants else ()
+                chosen += [Case(system, workload, other) for other in others if slow or other not in SLOW]
     return chosen
 
 

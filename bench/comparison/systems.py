@@ -26,7 +26,7 @@ class Settings:
     workers: int = 2
 
 
-QUICK = Settings(seconds=8.0, warm=15.0)
+QUICK = Settings(seconds=7.0, warm=12.0)
 START_SECONDS = 240.0
 """What a system may take beside the time that it is warmed up and measured: PyFlink starts for up to a minute, and the
 backlog of Bytewax's windows takes several times as long as filling it."""

@@ -11,7 +11,8 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,15 @@ def values_of(workload: str) -> int:
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def run(main: Callable[[], None]) -> None:
+    """Runs a measurement. If it fails, the last line that it says is why, after everything else that is known."""
+    try:
+        main()
+    except Exception as error:
+        traceback.print_exc()
+        sys.exit(f"{type(error).__name__}: {error}".splitlines()[0])
 
 
 def answer(

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-_START_SECONDS = 60.0
+_START_SECONDS = 120.0
 _STOP_SECONDS = 10.0
 
 SETTINGS = {
@@ -74,7 +74,7 @@ class Cluster:
         while not self._is_up():
             if time.monotonic() > deadline or any(process.poll() is not None for process in self._processes):
                 self._stop()
-                raise RuntimeError(f"the Flink cluster did not start; its logs end in:\n{self.logs()}")
+                raise RuntimeError(f"the Flink cluster did not start\nIts logs end in:\n{self.logs()}")
             time.sleep(0.2)
         return self
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import answer, asked, say, values_of
+from common import answer, asked, run, say, values_of
 
 HERE = Path(__file__).parent
 
@@ -28,11 +28,11 @@ def main() -> None:
     recovery.mkdir()
     subprocess.run([sys.executable, "-m", "bytewax.recovery", str(recovery), str(options.workers)], check=True)
     say(f"measuring for {options.seconds:g} s, and until all of it is through")
-    run(options, progress, recovery)
+    flow(options, progress, recovery)
     report(options, progress, recovery)
 
 
-def run(options: argparse.Namespace, progress: Path, recovery: Path) -> None:
+def flow(options: argparse.Namespace, progress: Path, recovery: Path) -> None:
     """One process per worker: threads of one process would share one interpreter lock."""
     environment = os.environ | {
         "PYTHONPATH": str(HERE),
@@ -84,4 +84,4 @@ def free_ports(count: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

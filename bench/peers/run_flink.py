@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from common import answer, asked, say, values_of
+from common import answer, asked, run, say, values_of
 from flink_cluster import Cluster
 
 HERE = Path(__file__).parent
@@ -210,4 +210,4 @@ def quantiles(ages: Counter[int], rate: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

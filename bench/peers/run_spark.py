@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from common import SCATTER, answer, asked, say, values_of
+from common import SCATTER, answer, asked, run, say, values_of
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
@@ -161,4 +161,4 @@ def report(options: argparse.Namespace, measured: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)
