@@ -25,10 +25,10 @@ class Ending:
             return True
         if busy or not commits.idle:
             return False
-        if self.outcome.state is JobState.FINISHED and housekeeping is not None:
+        if housekeeping is not None:
             if not self._cleaned and housekeeping.idle:
                 self._cleaned = True
-                housekeeping.clean()
+                housekeeping.finish(clean=self.outcome.state is JobState.FINISHED)
             if not housekeeping.idle:
                 return False
         if not self._closing:

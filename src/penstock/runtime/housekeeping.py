@@ -39,6 +39,8 @@ class Housekeeping:
         self._figures: list[CheckpointStatistics] = []
         self._aborted: set[CheckpointId] = set()
         self._clean = False
+        self._tell = False
+        """Whether the figures are to be written now; those of complete checkpoints wait for the next cleaning."""
         self._busy = False
 
     @property
@@ -46,30 +48,33 @@ class Housekeeping:
         return not self._busy
 
     def ended(self, statistics: CheckpointStatistics) -> None:
-        """A checkpoint ended; one that completed makes older files superfluous, which need not go at once."""
+        """A checkpoint ended; one that completed makes older files superfluous, which need not go at once, and has
+        figures that may follow the next ones."""
         self._figures.append(statistics)
         if statistics.status is Status.COMPLETED:
             self._clean |= self._clock.now() >= self._cleaned_at + self._clean_every
         else:
             self._aborted.add(statistics.checkpoint)
+            self._tell = True
         self._go()
 
-    def clean(self) -> None:
-        self._clean = True
+    def finish(self, *, clean: bool) -> None:
+        """The job ends: what is left is written down, and removed if it is to be clean."""
+        self._tell = bool(self._figures)
+        self._clean |= clean
         self._go()
 
     def _go(self) -> None:
-        if self._busy or not (self._figures or self._clean):
+        if self._busy or not (self._tell or self._clean):
             return
         figures, aborted, clean = self._figures, frozenset(self._aborted), self._clean
-        self._figures, self._clean, self._busy = [], False, True
+        self._figures, self._tell, self._clean, self._busy = [], False, False, True
         if clean:
             self._cleaned_at = self._clock.now()
         bases, oldest_writer = self._in_use()
 
         def work() -> None:
-            for statistics in figures:
-                self._store.record_statistics(statistics.as_entry())
+            self._store.record_statistics(*(statistics.as_entry() for statistics in figures))
             if clean:
                 self._store.clean(aborted, bases, oldest_writer)
 

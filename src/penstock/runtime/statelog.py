@@ -84,7 +84,11 @@ class Layer:
     cut: Cut
     sources: tuple[_Source, ...]
     number: int = 0
+    # What became of it once is so for ever, and a chain may have hundreds of layers: none is asked twice.
+    _durable: bool = False
+    _published: bool = False
     _named: list[PartHandle] | None = None
+    _bytes: int = 0
 
     @property
     def writes(self) -> Iterator[Write]:
@@ -92,7 +96,14 @@ class Layer:
 
     @property
     def durable(self) -> bool:
-        return all(write.progress is Progress.DURABLE for write in self.writes)
+        self._durable = self._durable or all(write.progress is Progress.DURABLE for write in self.writes)
+        return self._durable
+
+    @property
+    def published(self) -> bool:
+        """A complete checkpoint names all of it."""
+        self._published = self._published or all(write.published for write in self.writes)
+        return self._published
 
     @property
     def handles(self) -> list[PartHandle]:
@@ -104,11 +115,12 @@ class Layer:
                 for handle in source.write.handles
                 if (handle.uid, handle.name) == self.place and handle.piece == source.piece
             ]
+            self._bytes = sum(handle.length for handle in self._named)
         return self._named
 
     @property
     def bytes(self) -> int:
-        return sum(handle.length for handle in self.handles)
+        return self._bytes if self._named is not None else sum(handle.length for handle in self.handles)
 
 
 @dataclass(slots=True)
@@ -170,7 +182,8 @@ class Captured:
 
     @property
     def writes(self) -> set[Write]:
-        layered = {write for layers in self.chains for layer in layers for write in layer.writes}
+        """Those that no complete checkpoint names."""
+        layered = {write for layers in self.chains for layer in layers if not layer.published for write in layer.writes}
         return layered if self.own is None else layered | {self.own}
 
     def handles(self) -> list[PartHandle]:
@@ -339,7 +352,8 @@ class StateLog:
 
     def _tidy(self) -> None:
         """Removes what nobody will ever name."""
-        needed = {write for chain in self._chains for layer in chain.all_layers for write in layer.writes}
+        unpublished = (layer for chain in self._chains for layer in chain.all_layers if not layer.published)
+        needed = {write for layer in unpublished for write in layer.writes}
         needed.update(write for captured in self._open.values() for write in captured.writes)
         for write in [write for write in self._writes.values() if write.progress is Progress.DURABLE]:
             if write not in needed:

@@ -178,7 +178,7 @@ class CheckpointStore:
             self._log = None  # until the end is known
             if not _completed_by(log, record.checkpoint, generation):
                 decide.check_owner(log, generation)
-                path, crc = self._write_metadata(record)
+                path, crc, metadata = self._write_metadata(record)
 
                 def entry(log: Log, existing: Collection[str]) -> LogEntry | None:
                     if _completed_by(log, record.checkpoint, generation):
@@ -186,22 +186,25 @@ class CheckpointStore:
                     self._in_doubt = log.next_number
                     return decide.complete(log, generation, record.checkpoint, path, crc, existing)
 
-                log, _ = self._log_files.append(log, entry)
+                log, written = self._log_files.append(log, entry)
+                if isinstance(written, Completed):
+                    self._references[written] = tuple(references(written, metadata))
                 self._in_doubt = 0
                 self._pinned.clear()
             self._log = log
 
-    def _write_metadata(self, record: CheckpointRecord) -> tuple[str, int]:
+    def _write_metadata(self, record: CheckpointRecord) -> tuple[str, int, Metadata]:
         committables = None
         if any(record.committables.values()):
             content = encode_committables(record.committables)
             path = layout.committables_path(record.checkpoint, record.generation)
             self._files.write(path, [content])
             committables = CommittablesFile(path.rpartition("/")[2], len(content), zlib.crc32(content))
-        document = seal(to_metadata(record, committables))
+        metadata = to_metadata(record, committables)
+        document = seal(metadata)
         path = layout.metadata_path(record.checkpoint, record.generation)
         self._files.write(path, [document])
-        return path, zlib.crc32(document)
+        return path, zlib.crc32(document), metadata
 
     def is_complete(self, checkpoint: CheckpointId) -> bool:
         """What the directory says now, whatever this driver believes; the answer is final. A checkpoint that a newer
@@ -362,9 +365,9 @@ class CheckpointStore:
             yield entry.checkpoint, self._references[entry]
 
     # ---- statistics ----
-    def record_statistics(self, entry: Mapping[str, object]) -> None:
-        """Keeps the figures of a completed or failed checkpoint: anything that JSON can hold."""
-        self._statistics.record(self._owned(), entry)
+    def record_statistics(self, *entries: Mapping[str, object]) -> None:
+        """Keeps the figures of completed or failed checkpoints: anything that JSON can hold."""
+        self._statistics.record(self._owned(), entries)
 
     def statistics(self) -> list[dict[str, object]]:
         """Oldest first, those of earlier drivers included."""

@@ -13,7 +13,6 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import PurePosixPath
 from typing import BinaryIO, NoReturn
 
 import pyarrow as pa
@@ -120,9 +119,10 @@ class LocalFiles:
 
     def list(self, directory: str) -> Sequence[FileInfo]:
         top = self._absolute(directory) if directory else self._root
+        before = len(os.path.join(self._root, ""))
         with _explained("list", top):
             found = [
-                FileInfo(os.path.relpath(entry.path, self._root).replace(os.sep, "/"), stat.st_size, stat.st_mtime)
+                FileInfo(entry.path[before:].replace(os.sep, "/"), stat.st_size, stat.st_mtime)
                 for entry, stat in _walk(top)
                 if not _is_temporary(entry.name)
             ]
@@ -148,7 +148,7 @@ class LocalFiles:
         return removed
 
     def _absolute(self, path: str) -> str:
-        if not path or path.startswith("/") or ".." in PurePosixPath(path).parts:
+        if not path or path.startswith("/") or ".." in path.split("/"):
             raise ValueError(f"{path!r} is no path below {self._root}")
         return os.path.join(self._root, path)
 

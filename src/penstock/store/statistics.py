@@ -1,6 +1,6 @@
 """Figures of completed and failed checkpoints, kept beside them so that they outlive the driver. Bounded in size.
 
-JSON lines, in files of up to `ENTRIES_PER_FILE`: a file is written anew with every entry until it is full; the oldest
+JSON lines, in files of up to `ENTRIES_PER_FILE`: a file is written anew with more entries until it is full; the oldest
 files go when there are more than `FILES`. Every driver starts a file of its own, so drivers never write into each
 other's.
 """
@@ -8,7 +8,7 @@ other's.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -31,13 +31,16 @@ class Statistics:
         self._path: str | None = None
         self._number = 0
 
-    def record(self, generation: Generation, entry: Mapping[str, object]) -> None:
+    def record(self, generation: Generation, entries: Sequence[Mapping[str, object]]) -> None:
         with self._lock:
-            if self._path is None or len(self._lines) >= ENTRIES_PER_FILE:
-                self._begin(generation)
-            assert self._path is not None
-            self._lines.append(_line(entry))
-            self._files.write(self._path, self._lines)
+            rest = [_line(entry) for entry in entries]
+            while rest:
+                if self._path is None or len(self._lines) >= ENTRIES_PER_FILE:
+                    self._begin(generation)
+                assert self._path is not None
+                room = ENTRIES_PER_FILE - len(self._lines)
+                self._lines, rest = self._lines + rest[:room], rest[room:]
+                self._files.write(self._path, self._lines)
 
     def read(self) -> Iterator[dict[str, object]]:
         """All entries that are kept, oldest first."""
