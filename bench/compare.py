@@ -13,6 +13,7 @@ first use, into `bench/.envs`. What was measured is in the file of `--json` afte
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ ROUNDS = 3
 
 def main() -> None:
     asked = arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it, what it started ends too
     settings = QUICK if asked.quick else Settings()
     if asked.seconds is not None:
         settings = replace(settings, seconds=asked.seconds)
@@ -91,7 +93,8 @@ def shown_progress(
     console: Console, total: int, done: int
 ) -> Iterator[tuple[Begin, Callable[[str], None], Callable[[Run], None]]]:
     """What is run now and what it last said; a line for everything that is done, also where there is no terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # Without markup: what systems say is full of brackets.
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=total, completed=done)
         running = ""

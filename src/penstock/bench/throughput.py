@@ -75,6 +75,9 @@ class Figure:
     """Of every worker: what it had resident at most, since it started. Pages that workers share count for each."""
     memory_bytes: int
     """All workers together."""
+    own_memory_bytes: int
+    """What is resident in all workers together at the end and shared with no other process: without the libraries that
+    they were forked with."""
     per_second: list[tuple[float, float]]
     """Events per second as they went: seconds since the start of the measurement, and the rate up to there."""
     checkpoints_at: list[tuple[float, float]]
@@ -164,6 +167,7 @@ class _Watch:
             cpu_ns_per_event=round(cpu / events * 1e9, 1) if cpu and events else None,
             worker_memory_bytes=memory,
             memory_bytes=sum(memory),
+            own_memory_bytes=sum(_own_memory(pid) for pid in self._job.workers().values()),
             per_second=_per_second(samples, self._chain),
             checkpoints_at=[(round((one.triggered_ms - since) / 1000, 2), one.duration_ms) for one in completed],
         )
@@ -254,6 +258,15 @@ def _peak_rss(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
+def _own_memory(pid: int) -> int:
+    """Bytes; 0 where the system does not tell."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:")))
+
+
 def _cpu_seconds(pid: int) -> float:
     """Of all threads of a process so far; 0 where the system does not tell."""
     try:
@@ -279,7 +292,8 @@ def table(run: Run, figure: Figure) -> str:
         busy += f"; {figure.cpu_ns_per_event:.0f} ns of CPU per event"
     lines.append(f"busy: {busy}")
     memory = ", ".join(f"{size / 1e6:.0f} MB" for size in figure.worker_memory_bytes)
-    lines.append(f"memory at most: {figure.memory_bytes / 1e6:.0f} MB ({memory})")
+    own = f"{figure.own_memory_bytes / 1e6:.0f} MB at the end are shared with no other process"
+    lines.append(f"memory at most: {figure.memory_bytes / 1e6:.0f} MB ({memory}); {own}")
     return "\n".join(lines)
 
 
