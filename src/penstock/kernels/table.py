@@ -9,7 +9,8 @@ What is kept for a key is its *record*:
 
 `call` is the number of the call that touched it last, and `place` how many keys that call had touched before. The tails
 lie one after another in the `arena`. Half a hash is not the key, so a find is only true once the record has said so;
-and the record is where the caller goes next anyway.
+and as the memory of the record is near then, what is counted and summed up for the key is kept in its payload: a find
+can add to it at once.
 
 A lookup waits for memory twice, for the table and for the record. Rows are therefore worked on in blocks: all of a
 block are looked up, then all records are read, each step asking for the memory of the next.
@@ -21,6 +22,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from penstock.kernels.additions import ADD, ADD_FRACTION, COUNT
 from penstock.kernels.memory import prefetch, word_at
 from penstock.kernels.mixing import SEED, mix_word
 
@@ -69,14 +71,19 @@ def find_slots(
     state: NDArray[np.int64],
     call: int,
     since: int,
+    kinds: NDArray[np.uint8],
+    values: NDArray[np.uint64],
     slots: NDArray[np.int64],
     first_rows: NDArray[np.int64],
     places: NDArray[np.int32],
     touched: NDArray[np.int64],
+    sums: NDArray[np.uint64],
 ) -> bool:
     """Fills in, from row `state[0]` on: `slots` of every row's key, new ones for new keys; `first_rows`, in which each
     of these keys occurs first in this call; `places` of every row's key among these; and `touched`, the slots that no
-    call after `since` had touched.
+    call after `since` had touched. `kinds` says what is done with each word of the payload (see `additions`); `values`
+    are what is added, and `sums` what comes out of it by place, both with a row for each word. `sums` may have no
+    columns.
 
     `records` is flat; a new one is a copy of `template`, with its key. `words` are those of the keys, a row per column;
     `offsets` and `data` their tails, empty if they have none. Stops before a block for which the table (which is filled
@@ -92,6 +99,7 @@ def find_slots(
     most = min(len(table) // 2, len(records) // length)
     stamp, after = np.uint64(call) << _32, np.uint64(since + 1) << _32
     begin, count, used, distinct, fresh = state[0], state[1], state[2], state[3], state[4]
+    fractions, more, tell = records.view(np.float64), values.view(np.float64), sums.shape[1] > 0
     while begin < rows:
         end = min(rows, begin + BLOCK)
         if count + (end - begin) > most:
@@ -161,6 +169,16 @@ def find_slots(
                 first_rows[distinct] = row
                 distinct += 1
             places[row] = np.int32(touch & _LOWER)
+            for word in range(len(kinds)):
+                at = start + touch_at + 1 + word
+                if kinds[word] == COUNT:
+                    records[at] += _ONE
+                elif kinds[word] == ADD:
+                    records[at] += values[word, row]
+                elif kinds[word] == ADD_FRACTION:
+                    fractions[at] += more[word, row]
+                if tell:
+                    sums[word, touch & _LOWER] = records[at]
         begin = end
     state[0], state[1], state[2], state[3], state[4] = begin, count, used, distinct, fresh
     return False

@@ -77,13 +77,14 @@ class ReduceOperator(Operator):
 
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
         key_columns = [batch.column(name) for name in self._columns.names]
+        if self._output is Output.UPDATES:
+            found, results = self._table.find_add_and_tell(batch, key_columns)
+            keys = [taken(column, found.first_rows) for column in key_columns]
+            out.emit(pa.RecordBatch.from_arrays([*keys, *results], schema=self._schema))
+            return
         known = len(self._table)
         found = self._table.find(key_columns)
         keys = [taken(column, found.first_rows) for column in key_columns]
-        if self._output is Output.UPDATES:
-            results = self._table.add_and_tell(batch, found)
-            out.emit(pa.RecordBatch.from_arrays([*keys, *results], schema=self._schema))
-            return
         updated = found.slots[found.first_rows]
         old = updated < known
         before = self._table.results(updated[old])

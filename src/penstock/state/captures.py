@@ -44,8 +44,8 @@ class Captures:
     def reader(self, arrays: Sequence[Array], slots: Slots | None, length: int) -> Callable[[Rows], list[Array]]:
         """Gives some rows of all arrays, as they are now, later and on any thread: of these slots, or of the first
         `length`."""
-        if slots is not None and len(slots) <= COPIED:
-            copies = [gathered(array, slots) for array in arrays]
+        if (length if slots is None else len(slots)) <= COPIED:
+            copies = [array[:length].copy() if slots is None else gathered(array, slots) for array in arrays]
             return lambda rows: [gathered(copy, rows) for copy in copies]
         frozen = FrozenArrays(arrays, length)
         self._frozen.append(weakref.ref(frozen))

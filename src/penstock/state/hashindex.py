@@ -1,20 +1,22 @@
 """The compiled form of a key index: a hash table over the words and tails of keys (see `kernels.table`).
 
-Records of slots in use keep their keys for ever, and the arena is only added to, so that a capture needs no copy: what
-grows is replaced by a longer copy, and the capture keeps the one that it has.
+Records of slots in use keep their keys for ever, and the arena is only added to, so that a capture of the keys needs no
+copy: what grows is replaced by a longer copy, and the capture keeps the one that it has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.kernels.additions import ADD, ADD_FRACTION, COUNT
 from penstock.kernels.hashing import Scalar, read_only
-from penstock.state.index import Found, Slots, joined_slots
+from penstock.state.index import Found, Payload, Slots, joined_slots
 from penstock.state.keys import KeyColumns
 from penstock.state.keywords import Encoded, KeyWords, Words
 
@@ -23,15 +25,34 @@ _INITIAL_ARENA = 1 << 14
 _CALL = 1 << 32
 """What a call adds to the word that says when a key was touched."""
 _LAST_CALL = (1 << 32) - 1
+_CACHE_LINE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Additions:
+    """What a find does with the payload of each row's key: `kinds` as in `kernels.additions`, and the `values` that are
+    added. `sums`: what comes out of it, by place. Both have a row for each word."""
+
+    kinds: npt.NDArray[np.uint8]
+    values: Words
+    sums: Words
+
+
+_NO_PAYLOAD = np.empty(0, np.uint64)
+_NOTHING = Additions(
+    read_only(np.empty(0, np.uint8)), read_only(np.empty((0, 0), np.uint64)), np.empty((0, 0), np.uint64)
+)
 
 
 class HashIndex:
-    def __init__(self, keys: KeyColumns, kernels: ModuleType, *, nulls: bool) -> None:
+    def __init__(self, keys: KeyColumns, kernels: ModuleType, *, nulls: bool, payload: Payload = _NO_PAYLOAD) -> None:
+        """`payload`: the words of a new key."""
         self._words = KeyWords(keys.types, nulls=nulls)
         self._kernels = kernels
+        self.fresh = payload
         self._touch_at = self._words.width + self._words.tailed
-        self._template = np.zeros(self._touch_at + 1, np.uint64)
-        self._records = np.zeros((_INITIAL_KEYS, len(self._template)), np.uint64)
+        self._template = np.concatenate([np.zeros(self._touch_at + 1, np.uint64), payload])
+        self._records = _aligned(_INITIAL_KEYS, len(self._template))
         self._table = np.zeros(2 * _INITIAL_KEYS, np.uint64)
         self._arena = np.zeros(_INITIAL_ARENA if self._words.tailed else 0, np.uint8)
         self._count = self._used = 0
@@ -47,8 +68,12 @@ class HashIndex:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def payload(self) -> Payload:
+        return self._records[:, self._touch_at + 1 :]
+
     # ---- finding ----
-    def find(self, columns: list[pa.Array]) -> Found:
+    def find(self, columns: list[pa.Array], additions: Additions = _NOTHING) -> Found:
         keys = self._words.encode(columns)
         hashes = self._kernels.hash_keys(keys.words, keys.offsets, keys.data)
         rows = len(hashes)
@@ -69,19 +94,23 @@ class HashIndex:
                 state,
                 self._call,
                 self._since,
+                additions.kinds,
+                additions.values,
                 found.slots,
                 found.first_rows,
                 found.places,
                 touched,
+                additions.sums,
             )
             self._count, self._used = int(state[1]), int(state[2])
             if collided:
-                self._find_one(keys, hashes, found, touched, state)
+                self._add_one(self._find_one(keys, hashes, found, touched, state), found, additions)
             elif state[0] == rows:
                 break
             else:
                 self._make_room(keys, int(state[0]))
-        self._touched.append(touched[: state[4]].copy())
+        if state[4]:
+            self._touched.append(touched[: state[4]].copy())
         return Found(found.slots, found.first_rows[: state[3]], found.places)
 
     def look_up(self, columns: list[pa.Array]) -> Slots:
@@ -109,8 +138,9 @@ class HashIndex:
 
     def _find_one(
         self, keys: Encoded, hashes: Words, found: Found, touched: Slots, state: npt.NDArray[np.int64]
-    ) -> None:
-        """Does for one row what the kernel leaves undone: a key whose half hash another key has as well."""
+    ) -> int:
+        """Does for one row what the kernel leaves undone: a key whose half hash another key has as well. Returns the
+        row."""
         row = int(state[0])
         slot = self._search(keys, int(hashes[row]), row)
         touch = int(self._records[slot, self._touch_at])
@@ -124,6 +154,20 @@ class HashIndex:
             state[3] += 1
         found.slots[row], found.places[row] = slot, touch & 0xFFFFFFFF
         state[:3] = row + 1, self._count, self._used
+        return row
+
+    def _add_one(self, row: int, found: Found, additions: Additions) -> None:
+        payload = self.payload[found.slots[row]]
+        for word, kind in enumerate(additions.kinds.tolist()):
+            own = payload[word : word + 1]
+            if kind == COUNT:
+                own += np.uint64(1)
+            elif kind == ADD:
+                own += additions.values[word, row]
+            elif kind == ADD_FRACTION:
+                own.view(np.float64)[:] += additions.values[word].view(np.float64)[row]
+        if additions.sums.shape[1]:
+            additions.sums[:, found.places[row]] = payload[: len(additions.kinds)]
 
     def _search(self, keys: Encoded, hashed: int, row: int) -> int:
         mask, half = len(self._table) - 1, hashed >> 32
@@ -154,7 +198,9 @@ class HashIndex:
     def expect(self, keys: int) -> None:
         """So many keys will come: room for all of them is made at once, instead of again and again as they come."""
         if keys > len(self._records):
-            self._records = _grown(self._records, _power_of_two(keys))
+            records = _aligned(_power_of_two(keys), len(self._template))
+            records[: len(self._records)] = self._records
+            self._records = records
         if 2 * keys > len(self._table):
             self._table = np.zeros(_power_of_two(2 * keys), np.uint64)
             keys_now = self._encoded()
@@ -179,13 +225,14 @@ class HashIndex:
         offsets = np.append(self._records[: self._count, width], np.uint64(self._used)).astype(np.int64)
         return Encoded(words, read_only(offsets), read_only(self._arena[: self._used]))
 
-    def take_over(self, columns: list[pa.Array], touched: Slots) -> None:
+    def take_over(self, columns: list[pa.Array], touched: Slots, payload: Payload) -> None:
         """Gives these keys, all different, the slots from 0 on, and remembers which of them count as touched."""
         keys = self._words.encode(columns)
         rows, width = keys.words.shape[1], self._words.width
         self._count = rows
-        self._records = np.zeros((_power_of_two(rows), len(self._template)), np.uint64)
+        self._records = _aligned(_power_of_two(rows), len(self._template))
         self._records[:rows, :width] = keys.words.T
+        self.payload[:rows] = payload
         if keys.offsets is not None:
             self._records[:rows, width] = (keys.offsets[:-1] - keys.offsets[0]).view(np.uint64)
             self._used = int(keys.offsets[-1] - keys.offsets[0])
@@ -220,6 +267,14 @@ class HashIndex:
 
 def _power_of_two(least: int) -> int:
     return max(_INITIAL_KEYS, 1 << (least - 1).bit_length())
+
+
+def _aligned(rows: int, words: int) -> Words:
+    """Zeros that begin with a line of the processor's cache, so that a small record lies within one."""
+    spare = _CACHE_LINE // 8
+    flat = np.zeros(rows * words + spare, np.uint64)
+    begin = -flat.__array_interface__["data"][0] % _CACHE_LINE // 8
+    return flat[begin : begin + rows * words].reshape(rows, words)
 
 
 def _grown(array: npt.NDArray[Scalar], length: int) -> npt.NDArray[Scalar]:

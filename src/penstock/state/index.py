@@ -1,14 +1,16 @@
 """The index of a columnar state: which slot of the state's arrays belongs to which key.
 
 Slots are given out one after another as keys first occur, and never change. An index notes which slots are found
-between two calls of `take_touched`: each once, when it is first found. Two forms with the same behaviour: a compiled
-hash table (`hashindex`), and a Python dict as long as batches are too small to be worth loading compiled code for.
+between two calls of `take_touched`: each once, when it is first found. It also keeps some words of 64 bits beside each
+key, its *payload*: what is looked up there lies next to the key in memory. Two forms with the same behaviour: a
+compiled hash table (`hashindex`), and a Python dict as long as batches are too small to be worth loading compiled code
+for.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
@@ -22,6 +24,7 @@ from penstock.state.keys import Key, KeyColumns
 from penstock.state.keywords import has_nulls
 
 Slots = npt.NDArray[np.int64]
+Payload = npt.NDArray[np.uint64]
 
 _INITIAL_KEYS = 1024
 
@@ -39,6 +42,14 @@ class Found:
 
 
 class KeyIndex(Protocol):
+    fresh: Payload
+    """Of a new key."""
+
+    @property
+    def payload(self) -> Payload:
+        """By slot, a column for each word. Replaced by a longer one as keys come, and then never changed again."""
+        ...
+
     def find(self, columns: list[pa.Array]) -> Found:
         """Looks the key of every row up; new keys get new slots."""
         ...
@@ -67,10 +78,12 @@ class KeyIndex(Protocol):
 
 
 class DictIndex:
-    """For small batches."""
+    """For small batches. `payload`: the words of a new key."""
 
-    def __init__(self, keys: KeyColumns) -> None:
+    def __init__(self, keys: KeyColumns, payload: Sequence[int] = ()) -> None:
         self._columns = keys
+        self.fresh = np.array(payload, np.uint64)
+        self.payload: Payload = np.tile(self.fresh, (_INITIAL_KEYS, 1))
         self._slots: defaultdict[Key, int] = defaultdict(count().__next__)
         self._keys: list[Key] = []
         """By slot. Only ever appended to, so that a snapshot needs no copy."""
@@ -90,6 +103,8 @@ class DictIndex:
         found = slots[first_rows]
         self._keys.extend(keys[row] for row in first_rows[found >= known].tolist())
         self._touch(found)
+        if len(self._keys) > len(self.payload):
+            self.payload = np.concatenate([self.payload, np.tile(self.fresh, (len(self._keys), 1))])
         return Found(slots, first_rows, ranks[places])
 
     def _touch(self, found: Slots) -> None:
@@ -143,9 +158,9 @@ def _refilled(index: KeyIndex, keys: KeyColumns, *, nulls: bool) -> KeyIndex:
     from penstock.kernels import table
     from penstock.state.hashindex import HashIndex
 
-    made = HashIndex(keys, table, nulls=nulls)
+    made = HashIndex(keys, table, nulls=nulls, payload=index.fresh)
     if len(index):
-        made.take_over(index.captured()(None), index.take_touched())
+        made.take_over(index.captured()(None), index.take_touched(), index.payload[: len(index)])
     return made
 
 

@@ -64,9 +64,10 @@ class Section:
 
 
 class SlotTable:
-    def __init__(self, keys: KeyColumns, values: Mapping[str, SlotValues]) -> None:
+    def __init__(self, keys: KeyColumns, values: Mapping[str, SlotValues], payload: Sequence[int] = ()) -> None:
+        """`payload`: what is kept of a new key beside it, for owners of values who want it there."""
         self._keys, self._values = keys, values
-        self._index: KeyIndex = DictIndex(keys)
+        self._index: KeyIndex = DictIndex(keys, payload)
         self._expected = 0
         """So many keys will come: an index of another form is to be told."""
         self._carried = _NONE
@@ -87,14 +88,17 @@ class SlotTable:
     def find(self, key_columns: list[pa.Array]) -> Found:
         """Looks the key of every row up; new keys get new slots. The values of these slots may be changed from here to
         the next call."""
+        found = self._suited_index(key_columns).find(key_columns)
+        if self._captures:
+            self._captures.keep(found.slots[found.first_rows])
+        return found
+
+    def _suited_index(self, key_columns: list[pa.Array]) -> KeyIndex:
         index = suited_index(self._index, self._keys, key_columns)
         if index is not self._index:
             self._index = index
             index.expect(self._expected)
-        found = index.find(key_columns)
-        if self._captures:
-            self._captures.keep(found.slots[found.first_rows])
-        return found
+        return index
 
     def look_up(self, key_columns: list[pa.Array]) -> Slots:
         """The slot of every row's key, -1 where there is none."""

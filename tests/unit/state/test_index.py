@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernels import table
-from penstock.state.hashindex import HashIndex
+from penstock.kernels.additions import ADD, ADD_FRACTION, COUNT, LEAVE
+from penstock.kernels.hashing import read_only
+from penstock.state.hashindex import Additions, HashIndex
 from penstock.state.index import DictIndex, KeyIndex, suited_index
 from penstock.state.keys import KeyColumns
 
@@ -173,3 +175,36 @@ def test_room_for_many_keys_is_made_at_once() -> None:
     index.find([pa.array([5, 6])])
     index.expect(100_000)
     assert index.find([pa.array([6, 7])]).slots.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("same_hash", [False, True])
+@pytest.mark.parametrize("tell", [False, True])
+def test_a_find_adds_to_what_is_kept_beside_each_key(same_hash: bool, tell: bool) -> None:
+    kernels = SimpleNamespace(**vars(table))
+    if same_hash:
+        kernels.hash_keys = lambda words, offsets, data: np.full(words.shape[1], 7 << 40, np.uint64)
+    random, columns, rows = np.random.default_rng(2), keys_of([pa.int64()]), 300
+    payload = np.array([0, 100, 0, 5], np.uint64)
+    index = HashIndex(columns, kernels, nulls=False, payload=payload)  # type: ignore[arg-type]
+    kinds = read_only(np.array([COUNT, ADD, ADD_FRACTION, LEAVE], np.uint8))
+    counts: dict[int, int] = {}
+    wholes: dict[int, int] = {}
+    fractions: dict[int, float] = {}
+    for most in (3, 40 if same_hash else 5_000):  # so many keys that the records have to grow
+        keys, values = random.integers(0, most, rows), np.zeros((4, rows), np.uint64)
+        values[1].view(np.int64)[:] = random.integers(-9, 9, rows)
+        values[2].view(np.float64)[:] = random.integers(-9, 9, rows) / 4
+        sums = np.zeros((4, rows if tell else 0), np.uint64)
+        found = index.find([pa.array(keys)], Additions(kinds, read_only(values), sums))
+        for row, key in enumerate(keys.tolist()):
+            counts[key] = counts.get(key, 0) + 1
+            wholes[key] = wholes.get(key, 100) + int(values[1].view(np.int64)[row])
+            fractions[key] = fractions.get(key, 0.0) + float(values[2].view(np.float64)[row])
+        known = index.captured()(None)[0].to_pylist()
+        kept = index.payload[: len(index)]
+        assert kept[:, 0].tolist() == [counts[key] for key in known]
+        assert kept[:, 1].view(np.int64).tolist() == [wholes[key] for key in known]
+        assert kept[:, 2].view(np.float64).tolist() == [fractions[key] for key in known]
+        assert (kept[:, 3] == 5).all()
+        if tell:
+            assert (kept[found.slots[found.first_rows]] == sums[:, : len(found.first_rows)].T).all()

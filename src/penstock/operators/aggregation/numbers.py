@@ -1,12 +1,15 @@
 """Counts, and sums, minima and maxima of numbers, dates and times: one number per slot.
 
+Counts and sums of 64 bits may be kept beside the keys of a table, where a find adds to them (`table`); all others are
+in an array of their own.
+
 A sum, minimum or maximum of nothing is null. NaN counts as higher than all numbers. Sums of whole numbers are 64 bits
 wide and wrap around.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, Final, Self
 
@@ -14,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.kernels.additions import ADD, ADD_FRACTION, COUNT, LEAVE
 from penstock.kernels.hashing import fixed_width_values, read_only, storage_dtype, valid_rows
 from penstock.kernels.loading import compiled
 from penstock.operators.aggregation.accumulator import (
@@ -24,7 +28,7 @@ from penstock.operators.aggregation.accumulator import (
     empty_slots,
     grown,
 )
-from penstock.state.index import Found, Slots
+from penstock.state.index import Found, Payload, Slots
 
 
 class NumberKind(StrEnum):
@@ -42,11 +46,43 @@ class NumberAccumulator(Accumulator):
         self._kind, self._column, self.type = kind, column, type
         self.stored = {"": type}
         self._neutral = _neutral(kind, storage_dtype(type))
-        self._values: Array = empty_slots((INITIAL_SLOTS,), storage_dtype(type), self._neutral)
+        self._dtype = storage_dtype(type)
+        self._own: Array | None = empty_slots((INITIAL_SLOTS,), self._dtype, self._neutral)
+        """None: the values are kept beside the keys."""
+        self._beside: Callable[[], Payload]
         self._seen: npt.NDArray[np.bool_] | None = None
         """Which slots have a value; None as long as all have. Counts always have one."""
         self._used = 0
 
+    @property
+    def _values(self) -> Array:
+        return self._beside().view(self._dtype) if self._own is None else self._own
+
+    # ---- beside the keys ----
+    @property
+    def fits_beside(self) -> bool:
+        return self._kind in (NumberKind.COUNT, NumberKind.SUM) and self._dtype.itemsize == 8
+
+    def keep_beside(self, payload: Callable[[], Payload]) -> None:
+        """Before anything is added: the values are there, which are 0 for a new key."""
+        self._own, self._beside = None, payload
+
+    def addition(self, batch: pa.RecordBatch, values: Payload) -> int:
+        """What a find is to do for the rows of a batch; fills in what is added by each."""
+        column = None if self._column is None else batch.column(self._column)
+        if self._seen is not None or (column is not None and column.null_count):
+            return LEAVE
+        if column is None or self._kind is NumberKind.COUNT:
+            return COUNT
+        values.view(self._dtype)[:] = fixed_width_values(column, storage_dtype(column.type).str)
+        return ADD_FRACTION if self._dtype.kind == "f" else ADD
+
+    def added(self, sums: Payload, keys: int, tell: bool) -> pa.Array | None:
+        """After a find did so; the results, if they are told."""
+        self._used = keys
+        return self._column_of(sums.view(self._dtype), None) if tell else None
+
+    # ---- adding ----
     def add(self, batch: pa.RecordBatch, slots: Slots, keys: int) -> None:
         self.expect(keys)
         column = None if self._column is None else batch.column(self._column)
@@ -60,7 +96,7 @@ class NumberAccumulator(Accumulator):
 
     def add_and_tell(self, batch: pa.RecordBatch, found: Found, keys: int) -> pa.Array:
         """In one pass for what most jobs do: counts, and sums without nulls."""
-        kernels = compiled(len(found.slots)) if self._values.dtype.itemsize == 8 else None
+        kernels = compiled(len(found.slots)) if self._dtype.itemsize == 8 else None
         column = None if self._column is None else batch.column(self._column)
         plain = self._seen is None and (column is None or not column.null_count)
         if kernels is None or not plain or self._kind not in (NumberKind.COUNT, NumberKind.SUM):
@@ -79,7 +115,7 @@ class NumberAccumulator(Accumulator):
     def _tell_seen(self) -> None:
         """From now on slots may be without a value."""
         if self._seen is None and self._kind is not NumberKind.COUNT:
-            self._seen = np.zeros(len(self._values), np.bool_)
+            self._seen = np.zeros(max(INITIAL_SLOTS, len(self._values)), np.bool_)
             self._seen[: self._used] = True
 
     def _accumulate(self, slots: Slots, column: pa.Array | None) -> None:
@@ -147,10 +183,10 @@ class NumberAccumulator(Accumulator):
             self._seen[slots] = valid
 
     def expect(self, keys: int) -> None:
-        if keys > len(self._values):
-            self._values = grown(self._values, keys, self._neutral)
-            if self._seen is not None:
-                self._seen = grown(self._seen, keys, 0)
+        if self._own is not None:
+            self._own = grown(self._own, keys, self._neutral)
+        if self._seen is not None:
+            self._seen = grown(self._seen, keys, 0)
 
 
 def _neutral(kind: NumberKind, dtype: np.dtype[Any]) -> Any:

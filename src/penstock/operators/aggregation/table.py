@@ -1,15 +1,24 @@
-"""A table of aggregates: keys in slots, and of every aggregate the accumulator of all slots."""
+"""A table of aggregates: keys in slots, and of every aggregate the accumulator of all slots.
+
+Counts and sums, which most jobs have, are kept beside the keys (`KeyIndex.payload`): finding a key brings them near,
+and one compiled pass over a batch finds all keys and adds to them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 
+from penstock.kernels.hashing import read_only
 from penstock.operators.aggregation.accumulator import Accumulator
 from penstock.operators.aggregation.declare import Aggregate
-from penstock.state.index import Found, Slots
+from penstock.operators.aggregation.numbers import NumberAccumulator
+from penstock.state.hashindex import Additions, HashIndex
+from penstock.state.index import Found, Payload, Slots
 from penstock.state.keys import KeyColumns
 from penstock.state.slottable import SlotTable
 
@@ -19,7 +28,53 @@ class AggregateTable(SlotTable):
         self.accumulators: dict[str, Accumulator] = {
             name: aggregate.accumulator(schema) for name, aggregate in aggregates.items()
         }
-        super().__init__(keys, self.accumulators)
+        self._beside = [
+            accumulator
+            for accumulator in self.accumulators.values()
+            if isinstance(accumulator, NumberAccumulator) and accumulator.fits_beside
+        ]
+        super().__init__(keys, self.accumulators, [0] * len(self._beside))
+        for word, accumulator in enumerate(self._beside):
+            accumulator.keep_beside(partial(self._payload, word))
+
+    def _payload(self, word: int) -> Payload:
+        return self._index.payload[:, word]
+
+    def find_and_add(self, batch: pa.RecordBatch, key_columns: list[pa.Array]) -> Found:
+        """Adds the rows of a batch, each to the slot of its key."""
+        found, sums = self._find_and_add_beside(batch, key_columns, tell=False)
+        for accumulator in self.accumulators.values():
+            if accumulator not in sums:
+                accumulator.add(batch, found.slots, len(self))
+        return found
+
+    def find_add_and_tell(self, batch: pa.RecordBatch, key_columns: list[pa.Array]) -> tuple[Found, list[pa.Array]]:
+        """As `find_and_add`, and the results of the keys that were found, in the order in which they first occur."""
+        found, sums = self._find_and_add_beside(batch, key_columns, tell=True)
+        return found, [
+            sums[accumulator] if accumulator in sums else accumulator.add_and_tell(batch, found, len(self))
+            for accumulator in self.accumulators.values()
+        ]
+
+    def _find_and_add_beside(
+        self, batch: pa.RecordBatch, key_columns: list[pa.Array], tell: bool
+    ) -> tuple[Found, dict[Accumulator, pa.Array]]:
+        """Finds the keys, and adds what can be added in the same pass: the accumulators and their results, if these are
+        to be told. Nothing while a capture has to be told of changes before they are made."""
+        index = self._suited_index(key_columns)
+        if self._captures or not self._beside or not isinstance(index, HashIndex):
+            return self.find(key_columns), {}
+        rows, words = batch.num_rows, len(self._beside)
+        kinds, values = np.zeros(words, np.uint8), np.empty((words, rows), np.uint64)
+        for word, accumulator in enumerate(self._beside):
+            kinds[word] = accumulator.addition(batch, values[word])
+        sums = np.empty((words, rows if tell else 0), np.uint64)
+        found = index.find(key_columns, Additions(read_only(kinds), read_only(values), sums))
+        added: dict[Accumulator, pa.Array] = {}
+        for word, accumulator in enumerate(self._beside):
+            if kinds[word]:
+                added[accumulator] = accumulator.added(sums[word, : len(found.first_rows)], len(self), tell)
+        return found, added
 
     def add(self, batch: pa.RecordBatch, slots: Slots) -> None:
         """Adds the rows of a batch, each to its slot, which was found just before."""

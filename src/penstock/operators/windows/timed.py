@@ -159,8 +159,7 @@ class TimeWindowOperator(Operator):
             table = self._panes.pane(start)
             self._expect_window_of(start)
         keys = self._keying.of(rows)
-        found = table.find(keys)
-        table.add(rows, found.slots)
+        found = table.find_and_add(rows, keys)
         if self._assigner.lateness and self._may_be_out(start):
             self._put_out_again(start, rows, keys, found.first_rows, out)
         if self._by_time is not None:
