@@ -1,7 +1,7 @@
 """Penstock, Flink, Spark Structured Streaming, Bytewax and Polars in one go on this machine, and the ratios.
 
     python bench/compare.py                        three rounds of everything; about an hour
-    python bench/compare.py --quick                one short round: under 12 minutes, once the peers are installed
+    python bench/compare.py --quick                one short round, without PyFlink's other modes
     python bench/compare.py --workloads w1 --systems penstock flink --rounds 1
     python bench/compare.py --resume               goes on with what was interrupted; tries again what failed
     python bench/compare.py --resume --readme README.md --plot docs/compare.svg

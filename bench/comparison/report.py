@@ -26,6 +26,7 @@ WORK = {
     Workload.W2: "w2: count and sum per key and window of 10 s",
     Workload.W3: "w3: a Python function per record, with state per key",
 }
+PYFLINK = (System.FLINK, Workload.W3)
 NONE = "-"
 
 
@@ -104,7 +105,15 @@ def markdown(summary: Summary) -> str:
     if None not in figures:
         p50, p99, p999 = figures
         lines.append(f"Latency at a tenth of full load: p50 {p50:.1f} ms, p99 {p99:.1f} ms, p99.9 {p999:.1f} ms.")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", _conditions(summary)])
+
+
+def _conditions(summary: Summary) -> str:
+    """What the figures rest on, which is not always a whole comparison."""
+    rounds = {run.round for line in summary.lines.values() for run in line.runs}
+    said = f"{len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}."
+    modes = [case.variant or "large bundles" for case in summary.lines if (case.system, case.workload) == PYFLINK]
+    return said + (f" PyFlink (w3) was tried with: {', '.join(modes)}." if modes else "")
 
 
 def into(text: str, block: str) -> str:

@@ -27,6 +27,7 @@ class Settings:
 
 
 QUICK = Settings(seconds=7.0, warm=12.0)
+PYFLINK_MODES = {Variant.SMALL_BUNDLES: "small-bundles", Variant.THREADS: "thread"}
 START_SECONDS = 240.0
 """What a system may take beside the time that it is warmed up and measured: PyFlink starts for up to a minute, and the
 backlog of Bytewax's windows takes several times as long as filling it."""
@@ -46,8 +47,8 @@ def command(case: Case, settings: Settings, scratch: Path, full_load: float | No
     started = [str(python), str(BENCH / "peers" / f"run_{case.system}.py"), case.workload]
     started += ["--keys", str(settings.keys), "--workers", str(settings.workers), "--scratch", str(scratch)]
     started += ["--seconds", f"{settings.seconds:g}", "--warm", f"{settings.warm:g}"]
-    if case.variant is Variant.THREADS:
-        started += ["--mode", "thread"]
+    if case.variant in PYFLINK_MODES:
+        started += ["--mode", PYFLINK_MODES[case.variant]]
     if case.workload is Workload.LATENCY:
         if full_load is None:
             raise ValueError(f"the latency of {case.system} is measured at a tenth of its full load, and w2 told none")

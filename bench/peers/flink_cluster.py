@@ -28,7 +28,7 @@ SETTINGS = {
     "taskmanager.host": "localhost",
     "rest.address": "localhost",
     "rest.bind-address": "localhost",
-    # Throughput over pauses: on two cores the parallel collector did far more than G1.
+    # The collector that is made for throughput: nothing here asks for short pauses.
     "env.java.opts.taskmanager": "-XX:+UseParallelGC",
     # Figures are read four times a second, and must not be older than that.
     "metrics.fetcher.update-interval": "200",

@@ -156,6 +156,20 @@ def test_the_table_names_the_versions_that_are_installed() -> None:
     assert re.search(r"Flink \d+\.\d+ \| Spark Structured Streaming \d+\.\d+ \| Bytewax \d+\.\d+", head)
 
 
+def test_the_table_says_what_it_rests_on() -> None:
+    threads = Case(System.FLINK, Workload.W3, Variant.THREADS)
+    runs = [measured(W1, 10e6), measured(W1, 10e6, round=1), measured(FLINK_W3, 2e3), measured(threads, 2e3)]
+    assert markdown(Summary(runs)).splitlines()[-1] == (
+        "2 rounds. PyFlink (w3) was tried with: large bundles, thread mode."
+    )
+
+
+def test_a_quick_comparison_leaves_the_slow_variants_out() -> None:
+    chosen = cases([System.PENSTOCK, System.FLINK], [Workload.W1, Workload.W3], slow=False)
+    assert Case(System.PENSTOCK, Workload.W1, Variant.MANY_KEYS) in chosen
+    assert [case for case in chosen if case.system is System.FLINK] == [FLINK_W1, FLINK_W3]
+
+
 def test_the_chart_shows_every_rate() -> None:
     drawn = chart(Summary([measured(W1, 10e6), measured(FLINK_W1, 1e6)]))
     texts = [text.text for text in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
