@@ -129,16 +129,16 @@ public final class Jobs {
         }
 
         @Override
-        public Tuple3<Long, Long, Long> add(Tuple3<Long, Long, Long> event, Tuple3<Long, Long, Long> so_far) {
-            so_far.f0 = event.f0;
-            so_far.f1++;
-            so_far.f2 += event.f1;
-            return so_far;
+        public Tuple3<Long, Long, Long> add(Tuple3<Long, Long, Long> event, Tuple3<Long, Long, Long> soFar) {
+            soFar.f0 = event.f0;
+            soFar.f1++;
+            soFar.f2 += event.f1;
+            return soFar;
         }
 
         @Override
-        public Tuple3<Long, Long, Long> getResult(Tuple3<Long, Long, Long> so_far) {
-            return so_far;
+        public Tuple3<Long, Long, Long> getResult(Tuple3<Long, Long, Long> soFar) {
+            return soFar;
         }
 
         @Override
