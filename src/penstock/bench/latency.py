@@ -3,10 +3,11 @@
 The job is w2 with windows of 100 ms and a creation time per event: events -> event time -> keyed exchange -> count, sum
 and newest creation time per key and window -> a sink that takes the age of every row. Event time is that of the
 workload, 100 events per millisecond, so that a window takes as long as 10,000 events do; keys come again so seldom that
-a row is an event. Full load is what the same job does as fast as it can, measured just before.
+a row is an event. Full load is what w2 with such windows does as fast as it can, measured just before.
 
 An event is created when its turn comes at the set rate, whether the source was in time or not, so that a job that falls
-behind shows it. Sinks sort what they measure into bins, each a hundredth wider than the one before, and hand the counts
+behind shows it; one that is held up for more than a second, for good, because its source does not make up for more.
+Sinks sort what they measure into bins, each a hundredth wider than the one before, and hand the counts
 over with their checkpoints.
 """
 
@@ -75,15 +76,20 @@ class Figure:
 
 
 class Created:
-    """The events with the time at which each is created: a rate's time after that of the first one made here."""
+    """The events with the time at which each is created: at even distances, so late that none is made before it.
+
+    A source that begins late catches up at first: were the times counted from its first batch, all that follow would
+    look younger than they are by as much. So the schedule is that of the batch that was the earliest by it.
+    """
 
     def __init__(self, events: Events, rate: float) -> None:
         self._events, self._rate = events, rate
         self._start: float | None = None
 
     def __call__(self, index: Index) -> pa.RecordBatch:
-        if self._start is None and index[-1]:
-            self._start = time.time() - float(index[-1]) / self._rate
+        if index[-1]:  # not the first one of all, by which the columns' types are found out on the driver
+            start = time.time() - float(index[-1]) / self._rate
+            self._start = start if self._start is None else min(start, self._start)
         created = ((self._start or 0.0) + index / self._rate) * 1000.0
         return self._events(index).append_column("created", pa.array(created))
 

@@ -47,6 +47,18 @@ def test_an_event_is_created_when_its_turn_comes_however_late_it_is_made(monkeyp
     assert np.diff(np.concatenate([first, second])) == pytest.approx(1.0, abs=0.001)
 
 
+def test_no_event_is_younger_than_it_would_be_had_its_source_begun_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_700_000_000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    created = Created(Events(10), rate=1_000.0)
+    created(np.arange(1, 11))
+    caught_up = created(np.arange(11, 501)).column("created").to_numpy()
+    assert caught_up[-1] == pytest.approx(now * 1000, abs=0.001)
+    now += 0.1
+    in_time = created(np.arange(501, 601)).column("created").to_numpy()
+    assert now * 1000 - in_time[[0, -1]] == pytest.approx([99.0, 0.0], abs=0.001)
+
+
 def test_figures_are_those_of_the_counted_ages_and_the_completed_checkpoints() -> None:
     counts = np.zeros(2_000, np.int64)
     counts[[100, 500]] = 98, 2
