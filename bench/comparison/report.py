@@ -112,7 +112,7 @@ def _conditions(summary: Summary) -> str:
     """What the figures rest on, which is not always a whole comparison."""
     rounds = {run.round for line in summary.lines.values() for run in line.runs}
     said = f"{len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}."
-    modes = [case.variant or "large bundles" for case in summary.lines if (case.system, case.workload) == PYFLINK]
+    modes = [case.variant or "small bundles" for case in summary.lines if (case.system, case.workload) == PYFLINK]
     return said + (f" PyFlink (w3) was tried with: {', '.join(modes)}." if modes else "")
 
 

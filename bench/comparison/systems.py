@@ -27,7 +27,7 @@ class Settings:
 
 
 QUICK = Settings(seconds=7.0, warm=12.0)
-PYFLINK_MODES = {Variant.SMALL_BUNDLES: "small-bundles", Variant.THREADS: "thread"}
+PYFLINK_MODES = {Variant.LARGE_BUNDLES: "large-bundles", Variant.THREADS: "thread"}
 START_SECONDS = 240.0
 """What a system may take beside the time that it is warmed up and measured: PyFlink starts for up to a minute, Spark
 fills its state first, and Bytewax works off what its sources have read ahead."""

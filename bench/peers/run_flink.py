@@ -43,8 +43,8 @@ JOB = {
 BUNDLES = {
     # A bundle is what Python gets at once, and state is written back when it ends. Large ones give more throughput
     # where keys come again within a bundle, but a checkpoint waits for the bundle's end, for many seconds.
-    "process": {"python.fn-execution.bundle.size": "200000", "python.fn-execution.bundle.time": "5000"},
     "small-bundles": {"python.fn-execution.bundle.size": "20000", "python.fn-execution.bundle.time": "1000"},
+    "large-bundles": {"python.fn-execution.bundle.size": "200000", "python.fn-execution.bundle.time": "5000"},
     # Threads of the JVM have no bundles.
     "thread": {},
 }

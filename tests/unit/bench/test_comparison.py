@@ -160,7 +160,7 @@ def test_the_table_says_what_it_rests_on() -> None:
     threads = Case(System.FLINK, Workload.W3, Variant.THREADS)
     runs = [measured(W1, 10e6), measured(W1, 10e6, round=1), measured(FLINK_W3, 2e3), measured(threads, 2e3)]
     assert markdown(Summary(runs)).splitlines()[-1] == (
-        "2 rounds. PyFlink (w3) was tried with: large bundles, thread mode."
+        "2 rounds. PyFlink (w3) was tried with: small bundles, thread mode."
     )
 
 
