@@ -294,6 +294,35 @@ def polars(
 
 
 @bench.command()
+def nexmark(
+    queries: Annotated[list[str] | None, typer.Argument(help="q0, q1, ... q22, or all.")] = None,
+    as_json: Json = False,
+    events: Annotated[int, typer.Option(min=1, help="Persons, auctions and bids together.")] = 5_000_000,
+    workers: Workers = 2,
+    every: Every = "1s",
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Make all columns, also those that a query leaves out.")
+    ] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare the results with DuckDB's.")] = False,
+) -> None:
+    """Events per second through the queries of Nexmark, an auction site."""
+    from penstock.bench.nexmark.events import Nexmark
+    from penstock.bench.nexmark.run import chosen, measure
+
+    try:
+        names = chosen(queries or [])
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    pause = None if every == "none" else every
+    say = None if as_json else typer.echo
+    figures = measure(names, Nexmark(events, whole=whole), workers, pause, verify, say=say)
+    if as_json:
+        print_json({name: figure.as_dict() for name, figure in figures.items()})
+    if any(figure.wrong for figure in figures.values()):
+        raise typer.Exit(1)
+
+
+@bench.command()
 def latency(
     as_json: Json = False,
     rate: Annotated[float | None, typer.Option(help="Events per second; a tenth of full load by default.")] = None,

@@ -32,6 +32,21 @@ def seconds(duration: Duration, what: str, *, positive: bool = False) -> float:
     return value
 
 
+def signed_seconds(duration: Duration, what: str) -> float:
+    """The same, but it may be negative: before rather than after.
+
+    >>> signed_seconds("-5s", "lower")
+    -5.0
+    """
+    negative = isinstance(duration, str) and duration.strip().startswith("-")
+    value = _seconds(duration.strip()[1:] if negative and isinstance(duration, str) else duration)
+    if value is None:
+        raise ValueError(
+            f'{what}={duration!r} is no duration: write "-5s", "200ms", "5min", a number of seconds, or a timedelta'
+        )
+    return -value if negative else value
+
+
 def _seconds(duration: object) -> float | None:
     if isinstance(duration, timedelta):
         return duration.total_seconds()

@@ -6,7 +6,7 @@ used many times: each use gets all of its records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.api.durations import Duration, seconds
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.operators.stream_function import StreamFunction
     from penstock.operators.windows.declare import Trigger, Windows
 
-_KEYED_METHODS = ("reduce",)
+_KEYED_METHODS = ("reduce", "join", "interval_join", "temporal_join")
 
 
 class Stream:
@@ -62,6 +62,21 @@ class Stream:
     ) -> Stream:
         """Adds or replaces columns, as `select` computes them."""
         return self._expressions("with_columns", columns, named, uid, parallelism)
+
+    def filter_sql(self, *predicates: str, uid: str | None = None, parallelism: int | None = None) -> Stream:
+        """Keeps the rows for which all predicates, as SQL text, are true: `filter_sql("amount > 100 and name like
+        'a%'")`."""
+        return self._with(nodes.add_sql(self._plan, self._routes, "filter", predicates, {}, uid, parallelism))
+
+    def select_sql(self, *columns: str, uid: str | None = None, parallelism: int | None = None, **named: str) -> Stream:
+        """Exactly these columns, as SQL text: `select_sql("user", "amount * 2 as double")`."""
+        return self._with(nodes.add_sql(self._plan, self._routes, "select", columns, named, uid, parallelism))
+
+    def with_columns_sql(
+        self, *columns: str, uid: str | None = None, parallelism: int | None = None, **named: str
+    ) -> Stream:
+        """Adds or replaces columns, as `select_sql` computes them."""
+        return self._with(nodes.add_sql(self._plan, self._routes, "with_columns", columns, named, uid, parallelism))
 
     def map_batches(
         self,
@@ -179,6 +194,32 @@ class Stream:
         results, late = add_deduplicate(self._plan, routes, columns, length, on, uid, parallelism)
         return StreamWithLate(self._plan, results, late)
 
+    def lookup_join(
+        self,
+        table: Stream,
+        *,
+        on: str | Sequence[str] | None = None,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+        how: str = "inner",
+        suffix: str = "_right",
+        uid: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Each record with what is known of its key now, in a table that changes slowly and that every subtask keeps:
+        `orders.lookup_join(products, on="product", how="left")`. The table is the last row of every key of the other
+        stream, which is broadcast. Event time is that of this stream alone."""
+        from penstock.graph.joins import JoinInput, add_lookup_join
+
+        site = nodes.site_of("lookup_join", uid)
+        if not isinstance(table, Stream):
+            raise site.error(f"takes a stream without a key, not {type(table).__name__}: name the key with on=")
+        if (on is None) == (left_on is None and right_on is None) or (left_on is None) != (right_on is None):
+            raise site.error('name the key: either on="id", or both left_on="product" and right_on="id"')
+        keys = [_names(own if on is None else on) for own in (left_on, right_on)]
+        facts, other = JoinInput(self._plan, self._routes, keys[0]), JoinInput(table._plan, table._routes, keys[1])
+        return self._with(add_lookup_join(facts, other, how, suffix, uid, parallelism))
+
     def rebalance(self) -> Stream:
         """Spreads the records evenly over the subtasks of the next operator, batch by batch."""
         return self._with(nodes.rerouted(self._routes, Partitioning.REBALANCE))
@@ -230,6 +271,10 @@ class Stream:
                     f"{name} keeps state per key, and this stream has no key: write stream.key_by(...).{name}(...)"
                 )
             raise AttributeError(f"a Stream has no {name!r}; it has {', '.join(_public_methods(Stream))}")
+
+
+def _names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns or ())
 
 
 def _public_methods(kind: type) -> list[str]:

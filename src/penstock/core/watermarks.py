@@ -3,12 +3,12 @@
 A channel that is *idle* has nothing to say and is left out; so is one that has *ended*. While every channel is idle
 or ended (and not all have ended) time stands still: nobody knows better. The end of time is reached only when every
 channel has said so: an idle one may still have records. Time never goes back: a channel that comes back from idleness
-with an older watermark holds the time where it is until it has caught up.
+with an older watermark holds the time where it is until it has caught up. Channels that are not *heard* have no say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from penstock.core.ids import ChannelId
 
@@ -19,8 +19,10 @@ END_OF_TIME = (1 << 63) - 1
 
 
 class WatermarkCombiner:
-    def __init__(self, channels: Iterable[ChannelId]) -> None:
-        self._times: dict[ChannelId, int] = dict.fromkeys(channels, NO_TIME)
+    def __init__(self, channels: Iterable[ChannelId], unheard: Collection[ChannelId] = ()) -> None:
+        self._unheard = frozenset(unheard)
+        self._open_unheard = set(unheard)
+        self._times: dict[ChannelId, int] = {channel: NO_TIME for channel in channels if channel not in self._unheard}
         self._silent: set[ChannelId] = set()
         self._ended: set[ChannelId] = set()
         self.time = NO_TIME
@@ -32,10 +34,12 @@ class WatermarkCombiner:
 
     @property
     def all_ended(self) -> bool:
-        return len(self._ended) == len(self._times)
+        return len(self._ended) == len(self._times) and not self._open_unheard
 
     def watermark(self, channel: ChannelId, time: int) -> bool:
         """True: `time` of the task has advanced."""
+        if channel in self._unheard:
+            return False
         before = self._times[channel]
         if time <= before:
             return False
@@ -43,12 +47,15 @@ class WatermarkCombiner:
         return before <= self.time and self._recompute()
 
     def silence(self, channel: ChannelId, idle: bool) -> bool:
-        if channel in self._ended:
+        if channel in self._ended or channel in self._unheard:
             return False
         (self._silent.add if idle else self._silent.discard)(channel)
         return self._recompute()
 
     def end(self, channel: ChannelId) -> bool:
+        if channel in self._unheard:
+            self._open_unheard.discard(channel)
+            return False
         self._ended.add(channel)
         self._silent.discard(channel)
         return self._recompute()

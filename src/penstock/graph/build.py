@@ -109,4 +109,15 @@ def _fused(nodes: Sequence[Node], uids: Mapping[Node, Uid]) -> OperatorSpec:
 def _edge(edge: EdgeId, route: Route, target: Node, plan: Plan, chain_of: Mapping[Node, ChainId]) -> Edge:
     partitioning = partitioning_of(plan, route, target)
     source = chain_of[route.node]
-    return Edge(edge, source, chain_of[target], partitioning, route.schema, route.key, output=route.output)
+    return Edge(
+        edge,
+        source,
+        chain_of[target],
+        partitioning,
+        route.schema,
+        route.key,
+        route.input,
+        route.output,
+        route.timeless,
+        route.combined.make if route.combined is not None else None,
+    )

@@ -24,8 +24,11 @@ def _lines(graph: JobGraph) -> Iterator[str]:
     for chain in graph.chains:
         yield ""
         yield f"{chain.id} x{chain.parallelism}"
-        for edge in graph.inputs(chain.id):
-            yield f"  <- {edge.source} x{graph.chain(edge.source).parallelism} by {_way(edge)}"
+        inputs = graph.inputs(chain.id)
+        joined = any(edge.target_input for edge in inputs)
+        for edge in inputs:
+            side = f", {('left', 'right')[edge.target_input]}" if joined else ""
+            yield f"  <- {edge.source} x{graph.chain(edge.source).parallelism} by {_way(edge)}{side}"
         yield from _operators(chain)
 
 
@@ -39,7 +42,8 @@ def _operators(chain: Chain) -> Iterator[str]:
 
 
 def _way(edge: Edge) -> str:
-    return f"hash of {', '.join(edge.key)}" if edge.partitioning is Partitioning.HASH else edge.partitioning.value
+    way = f"hash of {', '.join(edge.key)}" if edge.partitioning is Partitioning.HASH else edge.partitioning.value
+    return f"{way}, combined" if edge.combiner is not None else way
 
 
 def _columns(schema: pa.Schema) -> str:

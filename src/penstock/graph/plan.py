@@ -18,7 +18,7 @@ from penstock.graph.job import MAIN, Partitioning
 
 if TYPE_CHECKING:
     from penstock.connectors.base import Sink
-    from penstock.graph.job import DeclaredState, OperatorFactory
+    from penstock.graph.job import Combined, DeclaredState, OperatorFactory
     from penstock.operators.expressions import Step
     from penstock.operators.windows.times import EventTime
 
@@ -32,7 +32,7 @@ class Node:
     schema: pa.Schema | None
     """Of its output; None for a sink."""
     inputs: tuple[Route, ...] = ()
-    """Empty for a source; several for an operator on a union."""
+    """Empty for a source; several for an operator on a union, or with two inputs."""
     parallelism: int | None = None
     """None: the pipeline's."""
     stateful: bool = False
@@ -48,6 +48,8 @@ class Node:
     """It must be in the chain of its source, which it may pause."""
     event_time: EventTime | None = None
     """Set on an operator that says where its output has its event time; others keep what their input has."""
+    changelog: bool | None = None
+    """Whether a column `op` of its output says what each row is; None: if its (first) input's does, and it keeps it."""
 
     @property
     def name(self) -> str:
@@ -73,9 +75,20 @@ class Route:
     partitioning: Partitioning = Partitioning.FORWARD
     key: tuple[str, ...] = ()
     output: str = MAIN
+    input: int = 0
+    """Which input of the consumer."""
+    timeless: bool = False
+    """As in `Edge`."""
+    combined: Combined | None = None
+    """What happens to batches before they are sent."""
 
     @property
     def schema(self) -> pa.Schema:
+        """As they arrive."""
+        return self.combined.schema if self.combined is not None else self.sent
+
+    @property
+    def sent(self) -> pa.Schema:
         schema = self.node.sides[self.output] if self.output else self.node.schema
         assert schema is not None, "a sink has no output"
         return schema

@@ -92,6 +92,7 @@ def add_windows(
         key=Keying(key, schema).described,
         sides={LATE: schema} if timed else {},
         event_time=EventTime(WINDOW_END, -1) if timed else None,
+        changelog=False,
     )
     plan.add(node)
     return (Route(node),), (Route(node, output=LATE),) if timed else None
@@ -108,7 +109,7 @@ def _operator(
     windows = spec.windows
     if isinstance(windows, CountWindows | GlobalWindow):
         return partial(CountWindowOperator, windows, key, aggregates, schema), counted_schema(schema, key, aggregates)
-    time = _event_time(spec.on, schema, routes, site)
+    time = event_time_of(spec.on, schema, routes, site)
     result = windowed_schema(schema, key, aggregates, TimeColumn(time, schema).bound_type)
     make: Any = TimeWindowOperator if isinstance(windows, TimeWindows) else SessionWindowOperator
     return partial(make, windows, key, aggregates, schema, time, spec.lateness, spec.early), result
@@ -129,8 +130,8 @@ def add_deduplicate(
     if within is None:
         factory: OperatorFactory = partial(DeduplicateOperator, key, schema)
     else:
-        known = on is not None or {time for route in routes for time in _times_of(route.node)} != {None}
-        time = _event_time(on, schema, routes, site) if known else None
+        known = on is not None or {time for route in routes for time in times_of(route.node)} != {None}
+        time = event_time_of(on, schema, routes, site) if known else None
         factory = partial(DeduplicateWithinOperator, key, schema, within, time)
     node = Node(
         site,
@@ -146,15 +147,16 @@ def add_deduplicate(
     return (Route(node),), (Route(node, output=LATE),) if within is not None else None
 
 
-def _event_time(on: str | None, schema: pa.Schema, routes: Routes, site: Site) -> EventTime:
+def event_time_of(on: str | None, schema: pa.Schema, routes: Routes, site: Site) -> EventTime:
     """Where the stream has its event time: as said, or as the nearest operator upstream says."""
     if on is not None:
         check_time_column(on, schema, site)
         return EventTime(on)
-    known = {time for route in routes for time in _times_of(route.node)}
+    known = {time for route in routes for time in times_of(route.node)}
     if known == {None}:
         raise site.error(
-            'windows need event time: say where it is with with_watermark("ts", delay="5s") before, or count records'
+            'needs event time: say where it is with with_watermark("ts", delay="5s") before (windows can count records '
+            "instead)"
         )
     if len(known) > 1 or None in known:
         raise site.error('the united streams have their event time in different columns: say which with on="ts"')
@@ -169,9 +171,9 @@ def _event_time(on: str | None, schema: pa.Schema, routes: Routes, site: Site) -
     return time
 
 
-def _times_of(node: Node) -> set[EventTime | None]:
+def times_of(node: Node) -> set[EventTime | None]:
     if node.event_time is not None:
         return {node.event_time}
-    if not node.inputs:
-        return {None}
-    return {time for route in node.inputs for time in _times_of(route.node)}
+    if not node.inputs or any(route.input for route in node.inputs):
+        return {None}  # rows of two inputs have none unless the operator says so
+    return {time for route in node.inputs for time in times_of(route.node)}

@@ -19,6 +19,7 @@ from penstock.kernels.partition import partition
 from penstock.operators.aggregation.declare import count, max, min, sum
 from penstock.operators.base import Clock, Emitted, OperatorContext
 from penstock.operators.reduce import ReduceOperator
+from penstock.operators.windows.times import EventTime
 
 _KEY_GROUPS = 128
 _ROWS = 8 * COMPILED_FROM_ROWS
@@ -37,7 +38,43 @@ def warm_up(clock: Clock) -> None:
         for make in (count, sum, min, max)
         for column in ("number", "fraction")
     }
-    context = OperatorContext(
+    context = _context(clock)
+    for column in ("number", "word"):
+        operator = ReduceOperator((column,), aggregates, batch.schema)
+        operator.open(context)
+        operator.process(batch, 0, Emitted())
+    for state in operator.logged():
+        state.mark(Cut(1), Cut(1))
+        for piece in state.whole(portable=False):
+            deque(piece.encode(), maxlen=0)
+
+
+def warm_up_joins(clock: Clock) -> None:
+    """Besides, what joins of two keyed streams need."""
+    from penstock.operators.joins.interval import IntervalJoinOperator
+    from penstock.operators.joins.running import RunningJoinOperator
+    from penstock.operators.joins.shape import How, JoinSide
+    from penstock.operators.joins.temporal import TemporalJoinOperator
+
+    kinds = pa.repeat("insert", _ROWS), pa.repeat("delete", _ROWS)
+    numbers = pa.array(np.arange(_ROWS))
+    added, taken = (pa.record_batch({"op": kind, "key": numbers, "time": numbers}) for kind in kinds)
+    plain, marked = (JoinSide(added.schema, ("key",), changelog) for changelog in (False, True))
+    times = EventTime("time"), EventTime("time")
+    for operator in (
+        RunningJoinOperator(marked, marked, How.INNER),
+        IntervalJoinOperator(plain, plain, times, 0, 1, How.INNER),
+        TemporalJoinOperator(plain, plain, times, How.INNER),
+    ):
+        operator.open(_context(clock))
+        for batch in (added, taken):
+            for input in (0, 1):
+                operator.process(batch, input, Emitted())
+        operator.on_watermark(2 * _ROWS, Emitted())
+
+
+def _context(clock: Clock) -> OperatorContext:
+    return OperatorContext(
         uid=Uid("warm-up"),
         name="warm-up",
         subtask=0,
@@ -48,11 +85,3 @@ def warm_up(clock: Clock) -> None:
         generation=Generation(0),
         clock=clock,
     )
-    for column in ("number", "word"):
-        operator = ReduceOperator((column,), aggregates, batch.schema)
-        operator.open(context)
-        operator.process(batch, 0, Emitted())
-    for state in operator.logged():
-        state.mark(Cut(1), Cut(1))
-        for piece in state.whole(portable=False):
-            deque(piece.encode(), maxlen=0)

@@ -129,7 +129,8 @@ class Task:
             linger=settings.linger,
             small_batch_rows=settings.small_batch_rows,
         )
-        self._event_time = WatermarkCombiner(self._inputs.channels)
+        unheard = [channel for channel in self._inputs.channels if graph.edges[channel.edge].timeless]
+        self._event_time = WatermarkCombiner(self._inputs.channels, unheard)
         self._chain: OperatorChain | None = None
         self._started = False
         self._finished = False

@@ -20,3 +20,5 @@ def warm_up(graph: JobGraph, clock: Clock) -> None:
         from penstock.operators import warmup  # Numba stands behind it
 
         warmup.warm_up(clock)
+        if any(edge.target_input for edge in graph.edges):
+            warmup.warm_up_joins(clock)

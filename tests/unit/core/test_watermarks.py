@@ -133,3 +133,21 @@ def test_time_never_goes_back_and_never_passes_a_channel_that_speaks(moves: list
         assert time.time >= before
         if advanced:
             assert time.time == min(speaking)
+
+
+def test_a_channel_that_is_not_heard_says_nothing_but_has_to_end() -> None:
+    time = WatermarkCombiner([A, B], unheard=[B])
+    assert time.watermark(A, 10)
+    assert not time.watermark(B, 5)
+    assert not time.silence(B, True)
+    assert time.time == 10
+    assert not time.idle
+    time.silence(A, True)
+    assert time.idle
+    time.silence(A, False)
+    assert time.watermark(A, END_OF_TIME)
+    time.end(A)
+    assert not time.all_ended
+    time.end(B)
+    assert time.all_ended
+    assert B not in time.capture()

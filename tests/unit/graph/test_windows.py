@@ -95,7 +95,7 @@ def test_event_time_is_found_through_what_keeps_the_column_and_in_the_results_of
     [
         (
             lambda p: orders(p).key_by("user").window(ps.tumbling("1s")).aggregate(n=ps.count()),
-            "windows need event time",
+            "needs event time",
         ),
         (
             lambda p: timed(p).select("user").key_by("user").window(ps.tumbling("1s")).aggregate(n=ps.count()),

@@ -8,20 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.handles import KeyGroupRange
-from penstock.operators.aggregation.table import AggregateTable
 from penstock.operators.windows.firing import Firing
+from penstock.state.index import Slots
 from penstock.state.keys import KeyColumns
 from penstock.state.parts import CapturedPart, PartKind, RestoredPart
 from penstock.state.tables import encode_table, key_columns_of, read_table
 
 _END: Final = "end"
+
+
+class Table(Protocol):
+    """The keys of a window, in slots."""
+
+    def __len__(self) -> int: ...
+
+    def look_up(self, key_columns: list[pa.Array], /) -> Slots:
+        """The slot of every row's key, -1 where there is none."""
+        ...
 
 
 class FiredKeys:
@@ -40,7 +50,7 @@ class FiredKeys:
                     chosen = batch.filter(pa.array(ends == end))
                     self._restored.setdefault(end, []).append(key_columns_of(chosen, self._keys))
 
-    def mask(self, end: int, table: AggregateTable) -> npt.NDArray[np.bool_] | None:
+    def mask(self, end: int, table: Table) -> npt.NDArray[np.bool_] | None:
         """Which slots of a window's table were put out before the restore; None if none was."""
         if end not in self._restored:
             return None
@@ -55,14 +65,18 @@ class FiredKeys:
         self._restored = {later: pieces for later, pieces in self._restored.items() if later > end}
 
     def capture(self, firing: Firing | None, own: KeyGroupRange, total: int) -> list[CapturedPart]:
-        columns: list[tuple[int, list[pa.Array]]] = [
-            (end, keys)
-            for end, pieces in self._restored.items()
-            if firing is None or end != firing.end
-            for keys in pieces
+        if firing is None or not len(slots := firing.slots_out()):
+            return self.capture_keys(None, own, total)
+        return self.capture_keys((firing.end, firing.table.keys_of(slots)), own, total)
+
+    def capture_keys(
+        self, out: tuple[int, list[pa.Array]] | None, own: KeyGroupRange, total: int
+    ) -> list[CapturedPart]:
+        """`out`: the end of the window that is on its way out, and the keys that are."""
+        columns = [
+            (end, keys) for end, pieces in self._restored.items() if out is None or end != out[0] for keys in pieces
         ]
-        if firing is not None and len(slots := firing.slots_out()):
-            columns.append((firing.end, firing.table.keys_of(slots)))
+        columns += [] if out is None else [out]
         if not columns:
             return []
         keys = [pa.concat_arrays(pieces) for pieces in zip(*(keys for _, keys in columns), strict=True)]
