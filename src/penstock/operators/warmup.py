@@ -8,6 +8,8 @@ variants are compiled that it uses.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from penstock.kernels.loading import COMPILED_FROM_ROWS
 from penstock.kernels.partition import partition
 from penstock.operators.aggregation.declare import count, max, min, sum
 from penstock.operators.base import Clock, Emitted, Operator, OperatorContext
+from penstock.operators.combining import AggregatesCombiner, Combine
 from penstock.operators.keyed import KeyedContext, KeyedFunction
 from penstock.operators.process import ProcessOperator
 from penstock.operators.reduce import ReduceOperator
@@ -58,9 +61,9 @@ def warm_up(clock: Clock) -> None:
             ProcessOperator(_Kept, (column,), batch.schema, batch.schema),
         ):
             operator.open(context)
-            for _ in ("new keys", "known keys"):
-                operator.process(batch, 0, Emitted())
-            _write(operator)
+            operator.process(batch, 0, Emitted())
+            _write(operator, changed=partial(operator.process, batch, 0, Emitted()))
+        AggregatesCombiner((column,), aggregates, batch.schema, Combine.ALWAYS)(batch)
 
 
 def warm_up_joins(clock: Clock) -> None:
@@ -101,8 +104,14 @@ def _context(clock: Clock) -> OperatorContext:
     )
 
 
-def _write(operator: Operator) -> None:
+def _write(operator: Operator, changed: Callable[[], None]) -> None:
+    """All of its state, and what `changed` changes in it."""
     for state in operator.logged():
         state.mark(Cut(1), Cut(1))
         for piece in state.whole(portable=False):
             deque(piece.encode(), maxlen=0)
+    changed()
+    for state in operator.logged():
+        state.mark(Cut(2), Cut(1))
+        if state.changed_since(Cut(1)):
+            deque(state.changes(Cut(1))(), maxlen=0)
