@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help setup check-java demo test lint test-unit test-spark chaos bench clean
+.PHONY: help setup check-java demo test lint test-unit test-spark chaos bench compare clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -69,6 +69,9 @@ chaos: $(READY) ## the slow suite: real processes, killed at random
 
 bench: $(READY) ## measure this machine
 	$(BIN)/penstock bench
+
+compare: $(READY) ## Penstock, Flink, Spark, Bytewax and Polars in one go; options in COMPARE="--quick"
+	$(BIN)/python bench/compare.py $(COMPARE)
 
 clean: ## remove build products and caches (keeps .venv)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log

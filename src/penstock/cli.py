@@ -6,6 +6,7 @@ Commands import what they need when they run, so that `penstock --help` answers 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -249,6 +250,7 @@ Skew = Annotated[bool, typer.Option("--skew", help="Four of five events have a k
 Backend = Annotated[str, typer.Option(help="Where functions (w3) keep their state: memory, files or rocksdb.")]
 Every = Annotated[str, typer.Option(help="Time between two checkpoints; none: take none.")]
 Seconds = Annotated[float, typer.Option(min=1.0, help="How long to measure, once the job is warm.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw what was measured, as an SVG file.")]
 
 
 def _workload(name: str, help: str) -> None:
@@ -262,19 +264,24 @@ def _workload(name: str, help: str) -> None:
         skew: Skew = False,
         every: Every = "1s",
         backend: Backend = "memory",
+        plot: Plot = None,
     ) -> None:
+        from penstock.bench import throughput
         from penstock.bench.events import KeyType
-        from penstock.bench.throughput import measure, run_of, table
+        from penstock.remote.output import progress_bar
 
         if key_type not in list(KeyType):
             raise typer.BadParameter(f"choose from {', '.join(KeyType)}", param_hint="--key-type")
         pause = None if every == "none" else every
-        asked = run_of(name, keys, KeyType(key_type), skew, workers, seconds, pause, backend)
-        figure = measure(asked, say=None if as_json else typer.echo)
+        asked = throughput.run_of(name, keys, KeyType(key_type), skew, workers, seconds, pause, backend)
+        with progress_bar(name, quiet=as_json) as progress:
+            figure = throughput.measure(asked, say=None if as_json else typer.echo, progress=progress)
+        if plot is not None:
+            plot.write_text(throughput.plot(asked, figure))
         if as_json:
             print_json(figure.as_dict())
         else:
-            typer.echo(table(asked, figure))
+            typer.echo(throughput.table(asked, figure))
 
 
 _workload("w1", "Events per second through a running count and sum per key.")
@@ -290,13 +297,16 @@ def polars(
     rounds: Annotated[int, typer.Option(min=1, help="How often to measure.")] = 5,
     key_type: KeyTypes = "int",
     skew: Skew = False,
+    workload: Annotated[str, typer.Option(help="w1: by key; w2: by key and window.")] = "w1",
 ) -> None:
-    """What one Polars group_by over the same events does on this machine: to compare w1 with."""
+    """What one Polars group_by over the same events does on this machine: to compare w1 and w2 with."""
     from penstock.bench.events import Events, KeyType
-    from penstock.bench.reference import measure, table
+    from penstock.bench.reference import GROUPS, measure, table
 
+    if workload not in GROUPS:
+        raise typer.BadParameter(f"choose from {', '.join(GROUPS)}", param_hint="--workload")
     made = Events(keys, key_type=KeyType(key_type), skewed=skew)
-    figure = measure(made, events, rounds, say=None if as_json else typer.echo)
+    figure = measure(made, events, rounds, workload=workload, say=None if as_json else typer.echo)
     if as_json:
         print_json(figure.as_dict())
     else:
@@ -304,23 +314,58 @@ def polars(
 
 
 @bench.command()
+def nexmark(
+    queries: Annotated[list[str] | None, typer.Argument(help="q0, q1, ... q22, or all.")] = None,
+    as_json: Json = False,
+    events: Annotated[int, typer.Option(min=1, help="Persons, auctions and bids together.")] = 5_000_000,
+    workers: Workers = 2,
+    every: Every = "1s",
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Make all columns, also those that a query leaves out.")
+    ] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare the results with DuckDB's.")] = False,
+) -> None:
+    """Events per second through the queries of Nexmark, an auction site."""
+    from penstock.bench.nexmark.events import Nexmark
+    from penstock.bench.nexmark.run import chosen, measure
+
+    try:
+        names = chosen(queries or [])
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    pause = None if every == "none" else every
+    say = None if as_json else typer.echo
+    figures = measure(names, Nexmark(events, whole=whole), workers, pause, verify, say=say)
+    if as_json:
+        print_json({name: figure.as_dict() for name, figure in figures.items()})
+    if any(figure.wrong for figure in figures.values()):
+        raise typer.Exit(1)
+
+
+@bench.command()
 def latency(
     as_json: Json = False,
-    rate: Annotated[float, typer.Option(help="Events per second.")] = 2_000_000,
+    rate: Annotated[float | None, typer.Option(help="Events per second; a tenth of full load by default.")] = None,
     keys: Keys = 1_000_000,
     seconds: Seconds = 15.0,
     workers: Workers = 2,
     every: Annotated[str, typer.Option(help="Time between two checkpoints.")] = "1s",
+    plot: Plot = None,
 ) -> None:
-    """From the creation of an event to the output that it is in, at a set rate."""
+    """From the creation of an event to the output of its window of 100 ms, at a tenth of full load."""
+    from penstock.bench import latency as bench_latency
     from penstock.bench.events import Events
-    from penstock.bench.latency import measure, table
+    from penstock.remote.output import progress_bar
 
-    figure = measure(Events(keys), rate, seconds, workers, every, say=None if as_json else typer.echo)
+    say = None if as_json else typer.echo
+    with progress_bar("latency", quiet=as_json) as progress:
+        figure = bench_latency.measure(Events(keys), seconds, workers, every, rate, say=say, progress=progress)
+    if plot is not None:
+        plot.write_text(bench_latency.plot(figure))
     if as_json:
         print_json(figure.as_dict())
     else:
-        typer.echo(table(figure))
+        typer.echo(bench_latency.table(figure))
 
 
 @bench.command()

@@ -102,6 +102,7 @@ class KeyedStream:
         /,
         *,
         output: str = "updates",
+        combine: str = "auto",
         uid: str | None = None,
         parallelism: int | None = None,
         **aggregates: Aggregate,
@@ -110,12 +111,17 @@ class KeyedStream:
         these. Or a function of two rows, `reduce(lambda best, row: row if row.score > best.score else best)`, that
         keeps the columns. The updated row of a key is put out whenever a batch had rows of it; with
         `output="changelog"` what has changed, marked in a column `op`: `insert`, or `update_before` and
-        `update_after`."""
+        `update_after`.
+
+        `combine`: whether the rows of a key that are in one batch become one before they are sent, which can be done
+        with counts, sums, minima and maxima, and helps where a few keys have most of the records. "auto": while it
+        pays; "always"; "never"."""
         from penstock.api.stream import Stream
         from penstock.graph.keyed import add_reduce
 
         return Stream(
-            self._plan, add_reduce(self._plan, self._routes, self._key, function, aggregates, output, uid, parallelism)
+            self._plan,
+            add_reduce(self._plan, self._routes, self._key, function, aggregates, output, combine, uid, parallelism),
         )
 
     def join(

@@ -63,6 +63,21 @@ class Stream:
         """Adds or replaces columns, as `select` computes them."""
         return self._expressions("with_columns", columns, named, uid, parallelism)
 
+    def filter_sql(self, *predicates: str, uid: str | None = None, parallelism: int | None = None) -> Stream:
+        """Keeps the rows for which all predicates, as SQL text, are true: `filter_sql("amount > 100 and name like
+        'a%'")`."""
+        return self._with(nodes.add_sql(self._plan, self._routes, "filter", predicates, {}, uid, parallelism))
+
+    def select_sql(self, *columns: str, uid: str | None = None, parallelism: int | None = None, **named: str) -> Stream:
+        """Exactly these columns, as SQL text: `select_sql("user", "amount * 2 as double")`."""
+        return self._with(nodes.add_sql(self._plan, self._routes, "select", columns, named, uid, parallelism))
+
+    def with_columns_sql(
+        self, *columns: str, uid: str | None = None, parallelism: int | None = None, **named: str
+    ) -> Stream:
+        """Adds or replaces columns, as `select_sql` computes them."""
+        return self._with(nodes.add_sql(self._plan, self._routes, "with_columns", columns, named, uid, parallelism))
+
     def map_batches(
         self,
         function: Callable[[pl.DataFrame], pl.DataFrame],

@@ -1,6 +1,7 @@
 """What the machine gives to one Polars `group_by` over the same events: no stream, no state, no checkpoints.
 
-The events lie in memory, made beforehand; every round groups all of them once, on all cores.
+The events lie in memory, made beforehand; every round groups all of them once, on all cores: by key (w1), or by key and
+window of 10 s (w2).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import polars as pl
 
 from penstock.bench.events import Events
 
+GROUPS = {"w1": [pl.col("key")], "w2": [pl.col("key"), pl.col("ts") // 10_000]}
 Say = Callable[[str], None]
 
 
@@ -31,12 +33,13 @@ class Figure:
         return asdict(self)
 
 
-def measure(events: Events, count: int, rounds: int, *, say: Say | None = None) -> Figure:
-    frame = pl.DataFrame(events(np.arange(count)).select(["key", "value"]))
+def measure(events: Events, count: int, rounds: int, *, workload: str = "w1", say: Say | None = None) -> Figure:
+    by = GROUPS[workload]
+    frame = pl.DataFrame(events(np.arange(count)).select(["key", "value", "ts"]))
     rates = []
     for number in range(rounds + 1):
         began = time.perf_counter()
-        frame.group_by("key").agg(pl.len().alias("n"), pl.col("value").sum().alias("total"))
+        frame.group_by(by).agg(pl.len().alias("n"), pl.col("value").sum().alias("total"))
         rates.append(count / (time.perf_counter() - began))
         if say and number:
             say(f"  {rates[-1] / 1e6:.2f} M events/s")

@@ -11,13 +11,14 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import penstock as ps
 from penstock.bench.events import Events, KeyType
+from penstock.bench.svg import Curve, curves
 from penstock.bench.workloads import WORKLOADS, pipeline
 from penstock.core.ids import WorkerId
 from penstock.core.orders import JobState
@@ -30,6 +31,9 @@ _LEAST_ROUNDS = 2.0
 _PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 0.2
 Say = Callable[[str], None]
+Progress = Callable[[int, int], None]
+"""Told how many seconds of how many are over."""
+Sample = dict[WorkerId, Figures]
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,17 @@ class Figure:
     """Of every chain: the share of the time that its subtasks were at work, 1 for each subtask."""
     cpu_ns_per_event: float | None
     """Of all workers together: what the machine is worth of events, whatever else it does."""
-    rss_mb: list[float]
-    """Of every worker, at its highest."""
+    worker_memory_bytes: list[int]
+    """Of every worker: what it had resident at most, since it started. Pages that workers share count for each."""
+    memory_bytes: int
+    """All workers together."""
+    own_memory_bytes: int
+    """What is resident in all workers together at the end and shared with no other process: without the libraries that
+    they were forked with."""
+    per_second: list[tuple[float, float]]
+    """Events per second as they went: seconds since the start of the measurement, and the rate up to there."""
+    checkpoints_at: list[tuple[float, float]]
+    """Completed checkpoints: seconds since the start of the measurement, and how long each took, in milliseconds."""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -88,12 +101,12 @@ def run_of(
     return Run(workload, events, workers, seconds, every, backend)
 
 
-def measure(run: Run, *, say: Say | None = None) -> Figure:
+def measure(run: Run, *, say: Say | None = None, progress: Progress | None = None) -> Figure:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         checkpoints = None if run.every is None else _checkpoints(run, directory, run.every)
         job = pipeline(run.workload, run.events, run.workers, checkpoints, run.backend, run.runtime).start()
         try:
-            return _Watch(run, job, say or (lambda _: None)).measure()
+            return _Watch(run, job, say or (lambda _: None), progress or (lambda done, all: None)).measure()
         finally:
             job.cancel()
 
@@ -103,8 +116,8 @@ def _checkpoints(run: Run, directory: str, every: str) -> ps.Checkpoints:
 
 
 class _Watch:
-    def __init__(self, run: Run, job: Any, say: Say) -> None:
-        self._run, self._job, self._say = run, job, say
+    def __init__(self, run: Run, job: Any, say: Say, progress: Progress) -> None:
+        self._run, self._job, self._say, self._progress = run, job, say, progress
         self._chain = WORKLOADS[run.workload].uid
 
     def measure(self) -> Figure:
@@ -114,26 +127,31 @@ class _Watch:
         self._until(lambda: self._is_warm(time.monotonic() - began), "every key to be seen")
         first, since, cpu = self._sample(), time.time() * 1000, self._cpu()
         self._say(f"{self._run.workload}: measuring for {self._run.seconds:g} s ...")
-        deadline = time.monotonic() + self._run.seconds
-        while time.monotonic() < deadline:
-            self._pause(1.0)
-            if time.monotonic() < deadline:
-                self._say(f"  {_rate(first, self._sample(), self._chain) / 1e6:.2f} M events/s so far")
+        samples = [first, *self._watched(first)]
         self._until(lambda: self._is_newer(first), "the workers to report")
-        last, until, cpu = self._sample(), time.time() * 1000, self._cpu() - cpu
-        return self._figure(first, last, self._checkpoints(since, until), cpu)
+        samples.append(self._sample())
+        until, cpu = time.time() * 1000, self._cpu() - cpu
+        return self._figure(samples, self._checkpoints(since, until), cpu, since)
+
+    def _watched(self, first: Sample) -> Iterator[Sample]:
+        """What workers say in the measured time, about once a second."""
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < self._run.seconds:
+            self._progress(int(passed), int(self._run.seconds))
+            self._pause(min(1.0, self._run.seconds - passed))
+            sample = self._sample()
+            self._say(f"  {_rate(first, sample, self._chain) / 1e6:.2f} M events/s so far")
+            yield sample
 
     def _figure(
-        self,
-        first: dict[WorkerId, Figures],
-        last: dict[WorkerId, Figures],
-        ended: Sequence[CheckpointStatistics],
-        cpu: float,
+        self, samples: Sequence[Sample], ended: Sequence[CheckpointStatistics], cpu: float, since: float
     ) -> Figure:
+        first, last = samples[0], samples[-1]
         events = sum(_rows(last[worker], self._chain) - _rows(first[worker], self._chain) for worker in first)
         completed = [one for one in ended if one.status is Status.COMPLETED]
         durations = sorted(one.duration_ms for one in completed)
         seconds = statistics.mean((last[worker].at_ms - first[worker].at_ms) / 1000 for worker in first)
+        memory = [_peak_rss(pid) for pid in self._job.workers().values()]
         return Figure(
             events_per_s=round(_rate(first, last, self._chain)),
             events=events,
@@ -147,11 +165,15 @@ class _Watch:
             bytes=sum(one.state_bytes + one.in_flight_bytes for one in completed),
             busy=_busy(first, last),
             cpu_ns_per_event=round(cpu / events * 1e9, 1) if cpu and events else None,
-            rss_mb=[round(_peak_rss(pid) / 1e6, 1) for pid in self._job.workers().values()],
+            worker_memory_bytes=memory,
+            memory_bytes=sum(memory),
+            own_memory_bytes=sum(_own_memory(pid) for pid in self._job.workers().values()),
+            per_second=_per_second(samples, self._chain),
+            checkpoints_at=[(round((one.triggered_ms - since) / 1000, 2), one.duration_ms) for one in completed],
         )
 
-    def _sample(self) -> dict[WorkerId, Figures]:
-        sample: dict[WorkerId, Figures] = self._job.figures()
+    def _sample(self) -> Sample:
+        sample: Sample = self._job.figures()
         return sample
 
     def _cpu(self) -> float:
@@ -163,7 +185,7 @@ class _Watch:
         enough = seen >= _LEAST_ROUNDS * self._run.events.keys and seconds >= _LEAST_WARM_UP
         return enough and len(sample) == self._run.workers
 
-    def _is_newer(self, first: dict[WorkerId, Figures]) -> bool:
+    def _is_newer(self, first: Sample) -> bool:
         last = self._sample()
         return all(last[worker].at_ms - figures.at_ms >= self._run.seconds * 1000 for worker, figures in first.items())
 
@@ -191,7 +213,7 @@ def _rows(figures: Figures, chain: str) -> int:
     return sum(rows for subtask, rows in figures.rows_in.items() if _chain_of(subtask) == chain)
 
 
-def _rate(first: dict[WorkerId, Figures], last: dict[WorkerId, Figures], chain: str) -> float:
+def _rate(first: Sample, last: Sample, chain: str) -> float:
     """Events per second, all workers together, each by its own clock."""
     rate = 0.0
     for worker, before in first.items():
@@ -200,7 +222,20 @@ def _rate(first: dict[WorkerId, Figures], last: dict[WorkerId, Figures], chain: 
     return rate
 
 
-def _busy(first: dict[WorkerId, Figures], last: dict[WorkerId, Figures]) -> dict[str, float]:
+def _per_second(samples: Sequence[Sample], chain: str) -> list[tuple[float, float]]:
+    """Workers speak about once a second, not all at the same time: a sample that says nothing new is passed over."""
+    rates: list[tuple[float, float]] = []
+    before = samples[0]
+    start = min(figures.at_ms for figures in before.values())
+    for sample in samples[1:]:
+        if all(figures.at_ms > before[worker].at_ms for worker, figures in sample.items() if worker in before):
+            at = (max(figures.at_ms for figures in sample.values()) - start) / 1000
+            rates.append((round(at, 2), round(_rate(before, sample, chain))))
+            before = sample
+    return rates
+
+
+def _busy(first: Sample, last: Sample) -> dict[str, float]:
     shares: dict[str, float] = {}
     for worker, before in first.items():
         after = last[worker]
@@ -221,6 +256,15 @@ def _peak_rss(pid: int) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def _own_memory(pid: int) -> int:
+    """Bytes; 0 where the system does not tell."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:")))
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -246,5 +290,16 @@ def table(run: Run, figure: Figure) -> str:
     busy = ", ".join(f"{chain} {share:.0%}" for chain, share in figure.busy.items())
     if figure.cpu_ns_per_event is not None:
         busy += f"; {figure.cpu_ns_per_event:.0f} ns of CPU per event"
-    lines.append(f"busy: {busy}; memory of the workers: {', '.join(f'{mb:.0f} MB' for mb in figure.rss_mb)}")
+    lines.append(f"busy: {busy}")
+    memory = ", ".join(f"{size / 1e6:.0f} MB" for size in figure.worker_memory_bytes)
+    own = f"{figure.own_memory_bytes / 1e6:.0f} MB at the end are shared with no other process"
+    lines.append(f"memory at most: {figure.memory_bytes / 1e6:.0f} MB ({memory}); {own}")
     return "\n".join(lines)
+
+
+def plot(run: Run, figure: Figure) -> str:
+    """The rate as it went, with the checkpoints, as an SVG document."""
+    rates = [(at, rate / 1e6) for at, rate in figure.per_second]
+    curve = Curve("events", rates, marks=[at for at, _ in figure.checkpoints_at if 0 <= at <= figure.seconds])
+    title = f"{run.workload}: {figure.keys:,} keys on {figure.workers} workers; checkpoints are marked"
+    return curves(title, "seconds", "M events/s", [curve])

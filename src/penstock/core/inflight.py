@@ -12,6 +12,11 @@ fall slowly in it, so that one cheap slice does not let a huge one through; and 
 predecessor, because the cost of a row says little about a batch that is much larger than any seen. What is measured is
 time on the clock, in which the thread may have had to wait for a processor: a slice that took a few budgets is believed
 to be dear when the next one is as well, one that took many at once.
+
+A call costs something however few rows it is about: a function that asks a server, or a Polars query on a machine
+that is busy. The line through the last slices, where they differ in size, tells that share. It is no reason to cut
+slices smaller, for that would make no step shorter and the work longer: rows get what the call leaves of the budget, or
+as long again as the call takes.
 """
 
 from __future__ import annotations
@@ -32,6 +37,10 @@ _COST_FALLS = 0.5
 """Weight of a measured cost that is below the estimate."""
 _HELD_UP = 4.0
 """Budgets that a slice may take because others had the processor."""
+_FORGETTING = 0.9
+"""Weight of all earlier slices together, each time, in the line through them."""
+_SPREAD = 0.1
+"""How much slices must differ in size, as the variance by the square of the mean, for a line to say something."""
 
 
 class InFlightSizer:
@@ -81,6 +90,8 @@ class Slicer:
         self._budget = budget
         self._limit = limit
         self._cost: float | None = None
+        """Of a row, in seconds."""
+        self._call = _CallCost()
         self._doubted: float | None = None
         """The cost of the last slice, if it was dear and not believed."""
         self.rows = min(FIRST_SLICE, limit)
@@ -88,8 +99,10 @@ class Slicer:
     def observe(self, rows: int, seconds: float) -> None:
         if rows <= 0:
             return
-        self._cost = self._estimate(rows, seconds)
-        fits = self._limit if self._cost * self._limit <= self._budget else int(self._budget / self._cost)
+        call = self._call.observe(rows, seconds)
+        self._cost = self._estimate(rows, max(0.0, seconds - call))
+        room = max(self._budget - call, call)
+        fits = self._limit if self._cost * self._limit <= room else int(room / self._cost)
         self.rows = max(1, min(fits, max(self.rows, 2 * rows), self._limit))
 
     def _estimate(self, rows: int, seconds: float) -> float:
@@ -105,6 +118,31 @@ class Slicer:
             return cost
         self._doubted = cost
         return before if doubted is None else min(cost, doubted)
+
+
+class _CallCost:
+    """What a step takes whatever the number of its rows: where the line through the last slices, by least squares,
+    meets no rows. While all are of one size nobody can tell: what was known before is believed less and less, so that
+    slices become smaller until they tell again."""
+
+    def __init__(self) -> None:
+        self._count = self._rows = self._seconds = self._squares = self._products = 0.0
+        self._call = 0.0
+
+    def observe(self, rows: int, seconds: float) -> float:
+        self._count = _FORGETTING * self._count + 1
+        self._rows = _FORGETTING * self._rows + rows
+        self._seconds = _FORGETTING * self._seconds + seconds
+        self._squares = _FORGETTING * self._squares + rows * rows
+        self._products = _FORGETTING * self._products + rows * seconds
+        mean, time = self._rows / self._count, self._seconds / self._count
+        variance = self._squares / self._count - mean * mean
+        if variance > _SPREAD * mean * mean:
+            slope = max(0.0, (self._products / self._count - mean * time) / variance)
+            self._call = max(0.0, time - slope * mean)
+        else:
+            self._call = min(self._call, time) * _FORGETTING
+        return self._call
 
 
 class StepSizer:

@@ -121,4 +121,5 @@ def _edge(edge: EdgeId, route: Route, target: Node, plan: Plan, chain_of: Mappin
         route.input,
         route.output,
         route.timeless,
+        route.combined.make if route.combined is not None else None,
     )

@@ -42,7 +42,8 @@ def _operators(chain: Chain) -> Iterator[str]:
 
 
 def _way(edge: Edge) -> str:
-    return f"hash of {', '.join(edge.key)}" if edge.partitioning is Partitioning.HASH else edge.partitioning.value
+    way = f"hash of {', '.join(edge.key)}" if edge.partitioning is Partitioning.HASH else edge.partitioning.value
+    return f"{way}, combined" if edge.combiner is not None else way
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock.graph.errors import PipelineError, Site, unknown_column
 from penstock.graph.schemas import arrow_schema, checked_schema, empty_frame
-from penstock.operators.expressions import Step, StepKind
+from penstock.operators.expressions import EAGER, Step, StepKind
 
 if TYPE_CHECKING:
     from polars._typing import SchemaDict
@@ -44,18 +44,24 @@ def step_of(
         raise site.error(
             f"needs at least one Polars expression, for example {kind.value}(pl.col({schema.names[0]!r}) > 0)"
         )
-    for expression in expressions:
-        _check_native(expression, site)
-    frame = empty_frame(schema)
-    result = _resolved(frame, kind, expressions, schema, site)
-    for expression in expressions:
-        _check_rowwise(expression, kind, frame.collect_schema(), site)
+    result = check(kind, expressions, schema, site)
     if kind is StepKind.SELECT and all(map(_is_scalar, expressions)):
         raise site.error(
             "all its expressions are constants, which would give one row per batch: select at least one column"
         )
     columns = _looked_at(expressions, schema) if kind is StepKind.FILTER else ()
     return Step(kind, tuple(_serialised(expression, site) for expression in expressions), columns), result
+
+
+def check(kind: StepKind, expressions: Sequence[pl.Expr], schema: pa.Schema, site: Site) -> pa.Schema:
+    """The schema of the result; refuses what a worker cannot run, or not row by row."""
+    for expression in expressions:
+        _check_native(expression, site)
+    frame = empty_frame(schema)
+    result = _resolved(frame, kind, expressions, schema, site)
+    for expression in expressions:
+        _check_rowwise(expression, kind, frame.collect_schema(), site)
+    return result
 
 
 def _flat(arguments: Iterable[Any]) -> Iterable[Any]:
@@ -87,6 +93,7 @@ def _resolved(
     """What Polars makes of the expressions on an empty frame; its complaints in our words, with the operator's name."""
     try:
         resolved = getattr(frame, kind.value)(*expressions).collect_schema()
+        getattr(frame.collect(), EAGER[kind])(*expressions)  # types that cannot be compared are only found by running
         if kind is StepKind.FILTER:
             return schema
         return checked_schema(arrow_schema(resolved, site), site)
@@ -94,10 +101,10 @@ def _resolved(
         raise
     except pl.exceptions.ColumnNotFoundError as error:
         unknown = _UNKNOWN_COLUMN.search(str(error))
-        message = unknown_column(unknown[1], schema.names) if unknown else _first_line(error)
+        message = unknown_column(unknown[1], schema.names) if unknown else first_line(error)
         raise site.error(message) from None
     except (pl.exceptions.PolarsError, TypeError, pa.ArrowException) as error:
-        raise site.error(f"Polars refuses it: {_first_line(error)}. The input has {_described(schema)}") from None
+        raise site.error(f"Polars refuses it: {first_line(error)}. The input has {_described(schema)}") from None
 
 
 def _check_native(expression: pl.Expr, site: Site) -> None:
@@ -175,10 +182,10 @@ def _serialised(expression: pl.Expr, site: Site) -> bytes:
     try:
         return expression.meta.serialize()
     except (pl.exceptions.PolarsError, TypeError, ValueError, AttributeError) as error:
-        raise site.error(f"the expression {expression} cannot be sent to the workers: {_first_line(error)}") from error
+        raise site.error(f"the expression {expression} cannot be sent to the workers: {first_line(error)}") from error
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0].rstrip(".")
 
 

@@ -102,6 +102,21 @@ class Edge:
     """Which output of the source's operators it takes."""
     timeless: bool = False
     """The target takes no event time from it."""
+    combiner: Callable[[], Combiner] | None = field(default=None, compare=False, repr=False)
+    """What happens to batches before they are sent; `schema` is that of its results."""
+
+
+class Combiner(Protocol):
+    """Of one subtask's output along an edge: makes less of a batch before it is sent."""
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch: ...
+
+
+@dataclass(frozen=True)
+class Combined:
+    make: Callable[[], Combiner]
+    schema: pa.Schema
+    """Of the batches that are sent."""
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from penstock.graph.errors import Site, unknown_column
+from penstock.graph.job import Combined
 from penstock.graph.nodes import Routes, called, checked_site, schema_of
 from penstock.graph.plan import Node, Plan, Route
 from penstock.graph.schemas import Returns, declared_schema
 from penstock.operators.aggregation.declare import Aggregate
+from penstock.operators.combining import AggregatesCombiner, Combine, combinable, combined_schema, combining
 from penstock.operators.fold import FoldOperator, RowFunction
 from penstock.operators.keyed import KeyedContext, KeyedFunction, PlainFunction, declarations_of
 from penstock.operators.process import ProcessOperator
@@ -24,6 +28,7 @@ from penstock.state.operator_state import operator_states_of
 if TYPE_CHECKING:
     from penstock.graph.job import DeclaredState, OperatorFactory
 
+Choice = TypeVar("Choice", bound=StrEnum)
 Function = KeyedFunction | type[KeyedFunction] | Callable[[Any, Any, KeyedContext], None]
 
 
@@ -65,6 +70,7 @@ def add_reduce(
     function: RowFunction | None,
     aggregates: Mapping[str, Aggregate],
     output: str,
+    combine: str,
     uid: str | None,
     parallelism: int | None,
 ) -> Routes:
@@ -73,9 +79,10 @@ def add_reduce(
     if isinstance(function, Aggregate):
         raise site.error(f"an aggregate needs a name for its column: reduce(name={function})")
     if function is None:
-        form = _output(output, site)
+        form = _choice(Output, output, "output", site)
         result = _aggregated(schema, key, aggregates, form, site)
-        factory: OperatorFactory = partial(ReduceOperator, key, dict(aggregates), schema, form)
+        routes, own = _combined(routes, key, aggregates, combine, site)
+        factory: OperatorFactory = partial(ReduceOperator, key, own, schema_of(routes), form)
     elif output != Output.UPDATES:
         raise site.error("a function of two rows puts out updates only; a changelog needs named aggregates")
     elif aggregates:
@@ -97,6 +104,20 @@ def add_reduce(
     return (Route(plan.add(node)),)
 
 
+def _combined(
+    routes: Routes, key: tuple[str, ...], aggregates: Mapping[str, Aggregate], combine: str, site: Site
+) -> tuple[Routes, dict[str, Aggregate]]:
+    """The ways with rows combined before they are sent, if they can be, and the aggregates of what arrives."""
+    schema, when = schema_of(routes), _choice(Combine, combine, "combine", site)
+    if when is Combine.NEVER or not combinable(aggregates):
+        if when is Combine.ALWAYS:
+            raise site.error("combine='always' is for counts, sums, minima and maxima only")
+        return routes, dict(aggregates)
+    make = partial(AggregatesCombiner, key, dict(aggregates), schema, when)
+    combined = Combined(make, combined_schema(schema, key, aggregates))
+    return tuple(replace(route, combined=combined) for route in routes), combining(aggregates)
+
+
 def checked_aggregates(schema: pa.Schema, aggregates: Mapping[str, Aggregate], site: Site) -> None:
     """Refuses what is no aggregate, and unknown columns."""
     for name, aggregate in aggregates.items():
@@ -104,16 +125,16 @@ def checked_aggregates(schema: pa.Schema, aggregates: Mapping[str, Aggregate], s
             raise site.error(
                 f"{name}={aggregate!r} is no aggregate: use ps.count(), ps.sum(column), ps.max(column) or another of ps"
             )
-        for column in aggregate.columns:
+        for column in aggregate.reads:
             if column not in schema.names:
                 raise site.error(f"{aggregate}: {unknown_column(column, schema.names)}")
 
 
-def _output(output: str, site: Site) -> Output:
+def _choice(kinds: type[Choice], given: str, name: str, site: Site) -> Choice:
     try:
-        return Output(output)
+        return kinds(given)
     except ValueError:
-        raise site.error(f"output={output!r} must be {' or '.join(map(repr, map(str, Output)))}") from None
+        raise site.error(f"{name}={given!r} must be {' or '.join(map(repr, map(str, kinds)))}") from None
 
 
 def _aggregated(

@@ -85,10 +85,42 @@ def add_expressions(
     uid: str | None,
     parallelism: int | None,
 ) -> Routes:
+    site = checked_site(kind, uid, parallelism)
+    return _add_step(plan, routes, StepKind(kind), positional, named, site, parallelism)
+
+
+def add_sql(
+    plan: Plan,
+    routes: Routes,
+    kind: ExpressionKind,
+    texts: Sequence[Any],
+    named: Mapping[str, Any],
+    uid: str | None,
+    parallelism: int | None,
+) -> Routes:
+    """The same from SQL text."""
+    from penstock.graph.sql import sql_expressions
+
+    site = checked_site(f"{kind}_sql", uid, parallelism)
+    if not texts and not named:
+        example = "amount > 100" if kind == "filter" else "amount * 2 as double"
+        raise site.error(f'needs at least one SQL expression, for example {kind}_sql("{example}")')
+    expressions = sql_expressions(StepKind(kind), texts, named, schema_of(routes), site)
+    return _add_step(plan, routes, StepKind(kind), expressions, {}, site, parallelism)
+
+
+def _add_step(
+    plan: Plan,
+    routes: Routes,
+    kind: StepKind,
+    positional: Sequence[Any],
+    named: Mapping[str, Any],
+    site: Site,
+    parallelism: int | None,
+) -> Routes:
     from penstock.graph.expressions import step_of  # a pipeline without expressions never loads Polars
 
-    site = checked_site(kind, uid, parallelism)
-    step, schema = step_of(StepKind(kind), positional, named, schema_of(routes), site)
+    step, schema = step_of(kind, positional, named, schema_of(routes), site)
     factory = partial(ExpressionOperator, (step,), schema)
     return (Route(plan.add(Node(site, factory, schema, routes, parallelism, steps=(step,)))),)
 

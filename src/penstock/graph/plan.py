@@ -18,7 +18,7 @@ from penstock.graph.job import MAIN, Partitioning
 
 if TYPE_CHECKING:
     from penstock.connectors.base import Sink
-    from penstock.graph.job import DeclaredState, OperatorFactory
+    from penstock.graph.job import Combined, DeclaredState, OperatorFactory
     from penstock.operators.expressions import Step
     from penstock.operators.windows.times import EventTime
 
@@ -79,9 +79,16 @@ class Route:
     """Which input of the consumer."""
     timeless: bool = False
     """As in `Edge`."""
+    combined: Combined | None = None
+    """What happens to batches before they are sent."""
 
     @property
     def schema(self) -> pa.Schema:
+        """As they arrive."""
+        return self.combined.schema if self.combined is not None else self.sent
+
+    @property
+    def sent(self) -> pa.Schema:
         schema = self.node.sides[self.output] if self.output else self.node.schema
         assert schema is not None, "a sink has no output"
         return schema

@@ -241,6 +241,17 @@ def enter_slots(table: NDArray[np.uint64], hashes: NDArray[np.uint64], first: in
 
 
 @njit(nogil=True, cache=True)
+def gather_words(records: NDArray[np.uint64], length: int, words: int, slots: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The first words of some records, each of which has a row of the result."""
+    gathered = np.empty((words, len(slots)), np.uint64)
+    for row in range(len(slots)):
+        start = slots[row] * length
+        for word in range(words):
+            gathered[word, row] = records[start + word]
+    return gathered
+
+
+@njit(nogil=True, cache=True)
 def gather_tails(arena: NDArray[np.uint8], starts: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.uint8]:
     """The tails that begin there in the arena, one after another; `offsets` are where each of them is to lie."""
     data = np.empty(offsets[-1], np.uint8)

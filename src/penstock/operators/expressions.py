@@ -46,7 +46,7 @@ class Step:
         return [pl.Expr.deserialize(BytesIO(expression)) for expression in self.expressions]
 
 
-_EAGER = {
+EAGER = {
     StepKind.FILTER: "filter",
     StepKind.SELECT: "select_seq",
     StepKind.WITH_COLUMNS: "with_columns_seq",
@@ -62,7 +62,7 @@ class ExpressionOperator(Operator):
         if self._only_filters:
             self._masks = [(list(step.columns), _all_of(step.read())) for step in self._steps]
         else:
-            self._calls = [(_EAGER[step.kind], step.read()) for step in self._steps]
+            self._calls = [(EAGER[step.kind], step.read()) for step in self._steps]
 
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
         if not self._only_filters:

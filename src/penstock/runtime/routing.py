@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.graph.job import Edge, JobGraph, Partitioning
+from penstock.graph.job import Combiner, Edge, JobGraph, Partitioning
 from penstock.runtime.outqueue import OutputChannel
 
 _SPLIT_FROM = 8192
@@ -26,6 +26,23 @@ class Router(Protocol):
 
 def router(graph: JobGraph, edge: Edge, channels: Sequence[OutputChannel], subtask: int) -> Router:
     """`channels` are the subtask's own along this edge, in the order of their targets."""
+    plain = _plain_router(graph, edge, channels, subtask)
+    return plain if edge.combiner is None else _Combining(plain, edge.combiner())
+
+
+class _Combining:
+    def __init__(self, router: Router, combine: Combiner) -> None:
+        self._router, self._combine = router, combine
+
+    @property
+    def room(self) -> int:
+        return self._router.room
+
+    def __call__(self, batch: pa.RecordBatch) -> Iterable[tuple[OutputChannel, pa.RecordBatch]]:
+        return self._router(self._combine(batch))
+
+
+def _plain_router(graph: JobGraph, edge: Edge, channels: Sequence[OutputChannel], subtask: int) -> Router:
     if edge.partitioning is Partitioning.BROADCAST or len(channels) == 1:
         return _ToAll(channels)
     if edge.partitioning is Partitioning.HASH:

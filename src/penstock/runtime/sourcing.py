@@ -77,6 +77,7 @@ class SourceDriver:
         self._size.observe(rows, self._outputs.rows - before, ended - started)
         self.done = polled.done
         self._poll_at = ended + _pause(polled, rows)
+        self._outputs.flush(self._poll_at)  # nothing comes before the next poll that rows could linger for
         self.rows += rows
         self.busy += ended - started
         return rows

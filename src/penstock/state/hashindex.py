@@ -247,14 +247,19 @@ class HashIndex:
     # ---- captures ----
     def captured(self) -> Callable[[Slots | slice | None], list[pa.Array]]:
         """The key columns of all slots as they are now, or of some of them; to be called later, on any thread."""
-        records, arena = self._records[: self._count], self._arena
-        words, gather = self._words, self._kernels.gather_tails
+        records, arena, kernels = self._records[: self._count], self._arena, self._kernels
+        words, length = self._words, len(self._template)
+        needed = words.width + words.tailed
 
         def columns(slots: Slots | slice | None) -> list[pa.Array]:
-            chosen = records if slots is None else records[slots]
-            starts = np.ascontiguousarray(chosen[:, words.width]) if words.tailed else None
-            own = np.ascontiguousarray(chosen[:, : words.width].T)
-            return words.decode(own, lambda begin, offsets: gather(arena, begin, offsets), starts)
+            if isinstance(slots, np.ndarray):
+                own = kernels.gather_words(records.reshape(-1), length, needed, read_only(slots.view()))
+            else:
+                own = np.ascontiguousarray((records if slots is None else records[slots])[:, :needed].T)
+            starts = own[words.width] if words.tailed else None
+            return words.decode(
+                own[: words.width], lambda begin, offsets: kernels.gather_tails(arena, begin, offsets), starts
+            )
 
         return columns
 

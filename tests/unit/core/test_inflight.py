@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -152,6 +154,31 @@ def test_slices_grow_again_after_one_slow_moment() -> None:
     for _ in range(60):
         slicer.observe(slicer.rows, slicer.rows * 1e-8)
     assert slicer.rows > 100_000
+
+
+@pytest.mark.parametrize("call", [0.001, 0.004, 0.012, 0.06])
+def test_what_a_call_costs_does_not_make_slices_smaller_and_smaller(call: float) -> None:
+    slicer = Slicer(0.01, 1 << 16)
+    for _ in range(100):
+        slicer.observe(slicer.rows, call + slicer.rows * 2e-6)
+    assert slicer.rows * 2e-6 == pytest.approx(max(0.01 - call, call), rel=0.6)
+
+
+def test_calls_that_take_now_long_now_short_leave_slices_of_a_useful_size() -> None:
+    slicer, random = Slicer(0.01, 1 << 16), Random(1)
+    rows = seconds = 0.0
+    for _ in range(400):
+        rows, spent = rows + slicer.rows, random.lognormvariate(0, 1) * 0.03 + slicer.rows * 2e-6
+        seconds += spent
+        slicer.observe(slicer.rows, spent)
+    assert rows / seconds > 100_000
+
+
+def test_slices_come_back_to_the_budget_when_calls_cost_no_more() -> None:
+    slicer = Slicer(0.01, 1 << 16)
+    for call in [0.05] * 40 + [0.0] * 60:
+        slicer.observe(slicer.rows, call + slicer.rows * 2e-6)
+    assert slicer.rows * 2e-6 == pytest.approx(0.01, rel=0.1)
 
 
 def test_a_poll_that_found_nothing_says_nothing() -> None:

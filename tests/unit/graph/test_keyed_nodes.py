@@ -123,6 +123,7 @@ def test_reduce_with_a_function_of_two_rows_keeps_the_columns():
         (lambda k: k.reduce(total=ps.sum("amout")), "sum(amout): there is no column 'amout'; did you mean 'amount'?"),
         (lambda k: k.reduce(total=ps.sum("user")), "a column of type string has no sum"),
         (lambda k: k.reduce(user=ps.count()), "the aggregate 'user' has the name of another column"),
+        (lambda k: k.reduce(n=ps.count(where="large")), "count(where=large): there is no column 'large'"),
         (lambda k: k.reduce(total="amount"), "total='amount' is no aggregate: use ps.count(), ps.sum(column)"),
         (lambda k: k.reduce(ps.count()), "an aggregate needs a name for its column: reduce(name=count())"),
         (lambda k: k.reduce("amount"), "takes a function of two rows, not str 'amount'"),

@@ -7,7 +7,7 @@ part of a checkpoint's description: state of another aggregate, or with other op
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from penstock.operators.aggregation.moments import DEVIATION, MEAN, VARIANCE, Mo
 from penstock.operators.aggregation.numbers import NumberAccumulator, NumberKind
 from penstock.operators.aggregation.quantiles import QuantileAccumulator
 from penstock.operators.aggregation.top import TopAccumulator
+from penstock.operators.aggregation.where import WhereAccumulator
 
 Make = Callable[["Aggregate", pa.Schema], Accumulator]
 
@@ -37,103 +38,120 @@ class Aggregate:
     """What it reads."""
     make: Make
     options: tuple[tuple[str, Any], ...] = ()
+    where: str | None = None
+    """A column of booleans: only rows in which it is true count."""
 
     @property
     def column(self) -> str:
         return self.columns[0]
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """All columns that it needs."""
+        return self.columns if self.where is None else (*self.columns, self.where)
+
     def accumulator(self, schema: pa.Schema) -> Accumulator:
         """For the batches of a stream; raises what is wrong with its columns."""
-        for column in self.columns:
+        for column in self.reads:
             if schema.get_field_index(column) < 0:
                 raise ValueError(f"{self}: there is no column {column!r}; the stream has {schema.names}")
-        return self.make(self, schema)
+        if self.where is None:
+            return self.make(self, schema)
+        if not pat.is_boolean(schema.field(self.where).type):
+            kind = schema.field(self.where).type
+            raise TypeError(f"{self}: where={self.where!r} must be a column of booleans, not of type {kind}")
+        shown = self.columns or (self.where,)  # to count rows is to count where the condition holds
+        return WhereAccumulator(self.make(replace(self, columns=shown, where=None), schema), shown, self.where)
 
     def type_in(self, schema: pa.Schema) -> pa.DataType:
         """The type of the result."""
         return self.accumulator(schema).type
 
     def __str__(self) -> str:
-        return f"{self.name}({', '.join([*self.columns, *(f'{name}={value}' for name, value in self.options)])})"
+        options = [*self.options, *([] if self.where is None else [("where", self.where)])]
+        return f"{self.name}({', '.join([*self.columns, *(f'{name}={value}' for name, value in options)])})"
 
 
 # ---- numbers ----
-def count(column: str | None = None) -> Aggregate:
-    """How many rows there were; of a column, how many values that are not null."""
-    return Aggregate("count", () if column is None else (column,), _count)
+def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
+    """How many rows there were; of a column, how many values that are not null. As with all aggregates, `where` names a
+    column of booleans: only rows in which it is true count."""
+    return Aggregate("count", () if column is None else (column,), _count, where=where)
 
 
-def sum(column: str) -> Aggregate:
+def sum(column: str, *, where: str | None = None) -> Aggregate:
     """The sum of a column of numbers: int64 (uint64 for uint64), float64, or a decimal of 38 digits."""
-    return Aggregate("sum", (column,), _sum)
+    return Aggregate("sum", (column,), _sum, where=where)
 
 
-def min(column: str) -> Aggregate:
+def min(column: str, *, where: str | None = None) -> Aggregate:
     """The lowest value of a column. Strings are compared by their bytes, false is lower than true."""
-    return Aggregate("min", (column,), _extreme)
+    return Aggregate("min", (column,), _extreme, where=where)
 
 
-def max(column: str) -> Aggregate:
+def max(column: str, *, where: str | None = None) -> Aggregate:
     """The highest value of a column, likewise."""
-    return Aggregate("max", (column,), _extreme)
+    return Aggregate("max", (column,), _extreme, where=where)
 
 
-def mean(column: str) -> Aggregate:
+def mean(column: str, *, where: str | None = None) -> Aggregate:
     """The mean of a column of numbers, as float64."""
-    return Aggregate(MEAN, (column,), _moments)
+    return Aggregate(MEAN, (column,), _moments, where=where)
 
 
-def var(column: str, *, ddof: int = 1) -> Aggregate:
+def var(column: str, *, ddof: int = 1, where: str | None = None) -> Aggregate:
     """The variance of a column of numbers; that of a sample, unless `ddof` is 0."""
-    return Aggregate(VARIANCE, (column,), _moments, (("ddof", _whole("ddof", ddof, 0)),))
+    return Aggregate(VARIANCE, (column,), _moments, (("ddof", _whole("ddof", ddof, 0)),), where)
 
 
-def std(column: str, *, ddof: int = 1) -> Aggregate:
+def std(column: str, *, ddof: int = 1, where: str | None = None) -> Aggregate:
     """The standard deviation of a column of numbers; that of a sample, unless `ddof` is 0."""
-    return Aggregate(DEVIATION, (column,), _moments, (("ddof", _whole("ddof", ddof, 0)),))
+    return Aggregate(DEVIATION, (column,), _moments, (("ddof", _whole("ddof", ddof, 0)),), where)
 
 
-def quantile(column: str, q: float, *, error: float = 0.01) -> Aggregate:
+def quantile(column: str, q: float, *, error: float = 0.01, where: str | None = None) -> Aggregate:
     """About the value of a column of numbers below which a share of `q` lies (0.5 is the median): at most `error` off,
     as a share of the value."""
     if not 0.0 <= q <= 1.0:
         raise ValueError(f"quantile({column}): q={q} must be from 0 to 1")
     if not 1e-4 <= error <= 0.5:
         raise ValueError(f"quantile({column}): error={error} must be from 0.0001 to 0.5")
-    return Aggregate("quantile", (column,), _quantile, (("q", float(q)), ("error", error)))
+    return Aggregate("quantile", (column,), _quantile, (("q", float(q)), ("error", error)), where)
 
 
 # ---- values of any type ----
-def first(column: str, *, by: str | None = None) -> Aggregate:
+def first(column: str, *, by: str | None = None, where: str | None = None) -> Aggregate:
     """The value that came first, or that with the lowest value of the column `by`."""
-    return Aggregate("first", _with_order(column, by), _kept)
+    return Aggregate("first", _with_order(column, by), _kept, where=where)
 
 
-def last(column: str, *, by: str | None = None) -> Aggregate:
+def last(column: str, *, by: str | None = None, where: str | None = None) -> Aggregate:
     """The value that came last, or that with the highest value of the column `by`."""
-    return Aggregate("last", _with_order(column, by), _kept)
+    return Aggregate("last", _with_order(column, by), _kept, where=where)
 
 
-def count_distinct(column: str) -> Aggregate:
+def count_distinct(column: str, *, where: str | None = None) -> Aggregate:
     """How many different values there were. Keeps all of them."""
-    return Aggregate("count_distinct", (column,), _distinct)
+    return Aggregate("count_distinct", (column,), _distinct, where=where)
 
 
-def approx_count_distinct(column: str, *, precision: int = DEFAULT_PRECISION) -> Aggregate:
+def approx_count_distinct(column: str, *, precision: int = DEFAULT_PRECISION, where: str | None = None) -> Aggregate:
     """About how many different values there were: HyperLogLog, of 2^precision bytes per key. With 12, two of three
     answers are within 1.6 %."""
     precision = _whole("precision", precision, 4, 18)
-    return Aggregate("approx_count_distinct", (column,), _sketch, (("precision", precision),))
+    return Aggregate("approx_count_distinct", (column,), _sketch, (("precision", precision),), where)
 
 
-def top_n(column: str, n: int, *, by: str | None = None) -> Aggregate:
-    """The `n` highest values, or those with the highest values of the column `by`, highest first, as a list."""
-    return Aggregate("top_n", _with_order(column, by), _top, (("n", _whole("n", n, 1, 1000)),))
+def top_n(column: str, n: int, *, by: str | tuple[str, ...] | None = None, where: str | None = None) -> Aggregate:
+    """The `n` highest values, or those with the highest values of the column `by`, highest first, as a list. Of several
+    columns of `by`, each decides between equals of those before it."""
+    order = () if by is None else (by,) if isinstance(by, str) else tuple(by)
+    return Aggregate("top_n", (column, *order), _top, (("n", _whole("n", n, 1, 1000)),), where)
 
 
-def collect(column: str) -> Aggregate:
+def collect(column: str, *, where: str | None = None) -> Aggregate:
     """All values, in the order in which they came, as a list."""
-    return Aggregate("collect", (column,), _collect)
+    return Aggregate("collect", (column,), _collect, where=where)
 
 
 def user_defined(
@@ -212,9 +230,10 @@ def _sketch(aggregate: Aggregate, schema: pa.Schema) -> Accumulator:
 
 
 def _top(aggregate: Aggregate, schema: pa.Schema) -> Accumulator:
-    kind, by = schema.field(aggregate.column).type, _order_of(aggregate, schema)
-    if by is None:
-        _check_order(aggregate, kind)
+    kind = schema.field(aggregate.column).type
+    by = [(name, schema.field(name).type) for name in aggregate.columns[1:]]
+    for ordered in [kind for _, kind in by] or [kind]:
+        _check_order(aggregate, ordered)
     return TopAccumulator(aggregate.column, kind, dict(aggregate.options)["n"], by)
 
 

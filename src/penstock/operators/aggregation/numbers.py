@@ -38,12 +38,19 @@ class NumberKind(StrEnum):
     MAX = "max"
 
 
-_UFUNCS: Final = {NumberKind.SUM: np.add, NumberKind.MIN: np.fmin, NumberKind.MAX: np.maximum}
+_UFUNCS: Final = {
+    NumberKind.COUNT: np.add,
+    NumberKind.SUM: np.add,
+    NumberKind.MIN: np.fmin,
+    NumberKind.MAX: np.maximum,
+}
 
 
 class NumberAccumulator(Accumulator):
-    def __init__(self, kind: NumberKind, column: str | None, type: pa.DataType) -> None:
+    def __init__(self, kind: NumberKind, column: str | None, type: pa.DataType, *, weighted: bool = False) -> None:
+        """`weighted`: a count of rows that each stand for as many as their column says."""
         self._kind, self._column, self.type = kind, column, type
+        self._counts_rows = kind is NumberKind.COUNT and not weighted
         self.stored = {"": type}
         self._neutral = _neutral(kind, storage_dtype(type))
         self._dtype = storage_dtype(type)
@@ -72,7 +79,7 @@ class NumberAccumulator(Accumulator):
         column = None if self._column is None else batch.column(self._column)
         if self._seen is not None or (column is not None and column.null_count):
             return LEAVE
-        if column is None or self._kind is NumberKind.COUNT:
+        if column is None or self._counts_rows:
             return COUNT
         values.view(self._dtype)[:] = fixed_width_values(column, storage_dtype(column.type).str)
         return ADD_FRACTION if self._dtype.kind == "f" else ADD
@@ -104,7 +111,7 @@ class NumberAccumulator(Accumulator):
         self.expect(keys)
         self._used = keys
         results = np.empty(len(found.first_rows), self._values.dtype)
-        if self._kind is NumberKind.COUNT:
+        if self._counts_rows:
             kernels.count_and_tell(self._values, found.slots, found.places, results)
         else:
             assert column is not None
@@ -121,18 +128,18 @@ class NumberAccumulator(Accumulator):
     def _accumulate(self, slots: Slots, column: pa.Array | None) -> None:
         kind, totals = self._kind, self._values
         kernels = compiled(len(slots)) if totals.dtype != np.float16 else None  # Numba knows no half floats
-        if column is None or kind is NumberKind.COUNT:
+        if column is None or self._counts_rows:
             if kernels is not None:
                 kernels.add_ones(totals, slots)
             else:
                 np.add.at(totals, slots, 1)
             return
         values = fixed_width_values(column, storage_dtype(column.type).str)
-        if kind is NumberKind.SUM:
+        if kind in (NumberKind.COUNT, NumberKind.SUM):
             values = read_only(values.astype(totals.dtype, copy=False))
         if kernels is not None:
-            function = {"sum": kernels.add_values, "min": kernels.keep_lowest, "max": kernels.keep_highest}[kind]
-            function(totals, slots, values)
+            functions = {NumberKind.MIN: kernels.keep_lowest, NumberKind.MAX: kernels.keep_highest}
+            functions.get(kind, kernels.add_values)(totals, slots, values)
         else:
             with np.errstate(invalid="ignore"):  # comparing with NaN is no error here
                 _UFUNCS[kind].at(totals, slots, values)
@@ -144,7 +151,7 @@ class NumberAccumulator(Accumulator):
         self._used = keys
         if self._seen is not None:
             self._seen[slots] |= True if other._seen is None else other._seen[theirs]
-        values, ufunc = self._values, np.add if self._kind is NumberKind.COUNT else _UFUNCS[self._kind]
+        values, ufunc = self._values, _UFUNCS[self._kind]
         with np.errstate(invalid="ignore"):
             values[slots] = ufunc(values[slots], other._values[theirs])
 

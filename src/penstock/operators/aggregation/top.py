@@ -31,12 +31,13 @@ _SPARE_ROWS: Final = 4096
 
 
 class TopAccumulator(Accumulator):
-    def __init__(self, column: str, type: pa.DataType, n: int, by: tuple[str, pa.DataType] | None = None) -> None:
+    def __init__(self, column: str, type: pa.DataType, n: int, by: Sequence[tuple[str, pa.DataType]] = ()) -> None:
         self._n = n
-        self._columns = (column,) if by is None else (column, by[0])
-        self._types = (type,) if by is None else (type, by[1])
+        self._columns = (column, *(name for name, _ in by))
+        self._types = (type, *(kind for _, kind in by))
         self.type = pa.list_(type)
-        self.stored = {suffix: pa.large_list(kind) for suffix, kind in zip(("", ".by"), self._types, strict=False)}
+        suffixes = ["", ".by", *(f".by{place}" for place in range(2, len(by) + 1))]
+        self.stored = {suffix: pa.large_list(kind) for suffix, kind in zip(suffixes, self._types, strict=False)}
         self._pile = Pile(self._types)
         self._rows = np.full((INITIAL_SLOTS, n), -1, np.int64)
         """By slot: the numbers of its rows in the pile, best first, then -1."""
@@ -70,8 +71,9 @@ class TopAccumulator(Accumulator):
 
     def _ordered(self, slots: Slots, columns: Sequence[pa.Array]) -> tuple[Array, Array]:
         """The rows by slot, the best first, the earlier of equals first; and the rank of each among its slot's."""
-        table = pa.table({"slot": slots, "order": sortable(columns[-1])})
-        order = pc.sort_indices(table, [("slot", "ascending"), ("order", "descending")]).to_numpy()
+        orders = {f"order{place}": sortable(column) for place, column in enumerate(columns[1:] or columns)}
+        keys = [("slot", "ascending"), *((name, "descending") for name in orders)]
+        order = pc.sort_indices(pa.table({"slot": slots, **orders}), keys).to_numpy()
         ordered = slots[order]
         begins = np.flatnonzero(np.append([True], ordered[1:] != ordered[:-1]))
         lengths = np.diff(np.append(begins, [len(ordered)]))

@@ -77,7 +77,7 @@ class TimeWindowOperator(Operator):
         self._time = TimeColumn(time, input_schema)
         self._schema = windowed_schema(input_schema, key, aggregates, self._time.bound_type)
         self._read = sorted(
-            {*key, time.column, *(name for aggregate in aggregates.values() for name in aggregate.columns)}
+            {*key, time.column, *(name for aggregate in aggregates.values() for name in aggregate.reads)}
         )
         self._assigner = Assigner(windows, lateness)
         self._panes = Panes(self._keying.columns, aggregates, input_schema, str(windows))

@@ -100,12 +100,17 @@ def by(order: str, value: str, *, lowest: bool) -> Callable[[list[Row]], Any]:
     return of
 
 
-def top(n: int, value: str, order: str) -> Callable[[list[Row]], Any]:
+def top(n: int, value: str, *order: str) -> Callable[[list[Row]], Any]:
     def of(rows: list[Row]) -> Any:
-        there = frame(rows).drop_nulls(list({order, value})).with_row_index("place")
-        return there.sort([order, "place"], descending=[True, False])[value].to_list()[:n]
+        there = frame(rows).drop_nulls(list({*order, value})).with_row_index("place")
+        return there.sort([*order, "place"], descending=[True] * len(order) + [False])[value].to_list()[:n]
 
     return of
+
+
+def where(answer: Callable[[list[Row]], Any]) -> Callable[[list[Row]], Any]:
+    """The same of the rows in which `b` is true."""
+    return lambda rows: answer([row for row in rows if row[-1]])
 
 
 CASES: dict[str, tuple[Aggregate, Callable[[list[Row]], Any]]] = {
@@ -136,6 +141,20 @@ CASES: dict[str, tuple[Aggregate, Callable[[list[Row]], Any]]] = {
     "approx_count_distinct of few": (declare.approx_count_distinct("t"), single(pl.col("t").drop_nulls().n_unique())),
     "top_n": (declare.top_n("f", 3), top(3, "f", "f")),
     "top_n by": (declare.top_n("s", 2, by="i"), top(2, "s", "i")),
+    "top_n by two columns": (declare.top_n("i", 2, by=("s", "f")), top(2, "i", "s", "f")),
+    "count where": (declare.count(where="b"), where(len)),
+    "count of a column where": (declare.count("s", where="b"), where(single(pl.col("s").count()))),
+    "sum where": (declare.sum("i", where="b"), where(single(total("i").cast(pl.Int64)))),
+    "max where": (declare.max("f", where="b"), where(single(pl.col("f").max()))),
+    "mean where": (declare.mean("f", where="b"), where(single(pl.col("f").mean()))),
+    "last by where": (declare.last("i", by="f", where="b"), where(by("f", "i", lowest=False))),
+    "count_distinct where": (
+        declare.count_distinct("s", where="b"),
+        where(single(pl.col("s").drop_nulls().n_unique())),
+    ),
+    "top_n where": (declare.top_n("f", 3, where="b"), where(top(3, "f", "f"))),
+    "collect where": (declare.collect("s", where="b"), where(single(pl.col("s").drop_nulls().implode()))),
+    "quantile where": (declare.quantile("f", 0.5, where="b"), where(median)),
     "collect": (declare.collect("s"), single(pl.col("s").drop_nulls().implode())),
     "quantile": (declare.quantile("f", 0.5), median),
     "user_defined": (
@@ -356,6 +375,7 @@ def test_what_no_slot_keeps_any_more_is_left_behind(aggregate: Aggregate) -> Non
         (lambda: declare.approx_count_distinct("x", precision=30), "precision=30 must be at most 18"),
         (lambda: declare.var("x", ddof=-1), "ddof=-1 must be"),
         (lambda: declare.mean("s").type_in(SCHEMA), r"mean\(s\): takes numbers, not a column of type string"),
+        (lambda: declare.count(where="s").type_in(SCHEMA), r"count\(where=s\): where='s' must be a column of booleans"),
         (lambda: declare.first("s", by="l").type_in(SCHEMA.append(pa.field("l", pa.list_(pa.int8())))), "has no order"),
         (lambda: declare.count_distinct("l").type_in(pa.schema([("l", pa.list_(pa.int8()))])), "cannot be told apart"),
     ],

@@ -10,7 +10,7 @@ from tests.unit.runtime.task.lone import IN, OUT, Lone
 
 from penstock.core.settings import InFlightSettings
 from penstock.graph.job import Partitioning
-from penstock.operators.base import Collector, Operator
+from penstock.operators.base import Collector, Operator, Polled, SourceOperator
 from penstock.runtime.elements import EndOfData, Idle, Watermark
 
 A, B = IN
@@ -222,6 +222,37 @@ def test_an_idle_mark_does_not_let_rows_linger() -> None:
     lone.step()
     lone.step()
     assert lone.sent() == [[(0, 1)], Idle(active=False)]
+
+
+class Pausing(Seen, SourceOperator):
+    """A row with every poll, then a pause."""
+
+    pause = 0.0
+
+    def poll(self, max_rows: int) -> Polled:
+        return Polled(rows(0, [1]), idle_for=self.pause)
+
+
+def pausing(seconds: float) -> Lone:
+    class Source(Pausing):
+        pause = seconds
+
+    return Lone(Source, settings=LINGERING, source=True)
+
+
+def test_rows_of_a_source_that_pauses_for_longer_than_they_may_linger_leave_at_once() -> None:
+    lone = pausing(0.005)
+    assert lone.step() == lone.clock.now() + 0.005
+    assert lone.sent(lone.out[0]) == [[(0, 1)]]
+
+
+def test_rows_of_a_source_that_is_polled_again_soon_linger() -> None:
+    lone = pausing(0.002)
+    assert lone.step() == lone.clock.now() + 0.002
+    assert lone.sent(lone.out[0]) == []
+    lone.step(0.002)
+    lone.step(0.002)
+    assert lone.sent(lone.out[0]) == [[(0, 1), (0, 1), (0, 1)]]
 
 
 def test_watermarks_that_wait_behind_rows_become_one() -> None:

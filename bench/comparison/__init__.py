@@ -1,0 +1,1 @@
+"""Penstock, Flink, Spark Structured Streaming, Bytewax and Polars on the same workloads, one after another."""
