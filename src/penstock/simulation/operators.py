@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from random import Random
+from types import ModuleType
 from typing import Final
 
 import polars as pl
@@ -28,6 +29,7 @@ from penstock.graph.build import build
 from penstock.graph.job import JobGraph
 from penstock.graph.plan import Node, Plan, Route
 from penstock.operators.base import Collector, Operator
+from penstock.operators.joins import windowed as joined_windows
 from penstock.operators.windows import sessions, timed
 from penstock.simulation.build import JOB
 from penstock.simulation.cases.case import Input, plain
@@ -44,8 +46,8 @@ from penstock.simulation.witness import Witness
 from penstock.simulation.world import MAX_STEPS, World
 
 _NO_TOPOLOGY: Final = Topology((), 0)
-_PORTION: Final = 2
-"""Rows of a window that are put out in one step: barriers come in between."""
+_PORTIONS: Final = {timed: 2, sessions: 2, joined_windows: 40}
+"""Rows that are put out of a window in one step: so few that barriers come in between."""
 _ROCKSDB_MEMORY: Final = 16 << 20
 _SIZES: Final = (1, 2, 3)
 
@@ -144,12 +146,17 @@ class OperatorWorld(World):
 
 @contextmanager
 def _small_portions() -> Iterator[None]:
-    before = timed.PORTION, sessions.PORTION
-    timed.PORTION = sessions.PORTION = _PORTION  # type: ignore[misc]
+    before = {module: module.PORTION for module in _PORTIONS}
+    _set_portions(_PORTIONS)
     try:
         yield
     finally:
-        timed.PORTION, sessions.PORTION = before  # type: ignore[misc]
+        _set_portions(before)
+
+
+def _set_portions(portions: Mapping[ModuleType, int]) -> None:
+    for module, portion in portions.items():
+        vars(module)["PORTION"] = portion
 
 
 def operate(run: OperatorRun, input: Input | None = None) -> Outcome:

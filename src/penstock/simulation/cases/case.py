@@ -9,9 +9,8 @@ every record must be in it exactly once, where it may be, and all figures must f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -74,8 +73,7 @@ class Case:
 
 
 def plain(table: pa.Table) -> pl.DataFrame:
-    """As it is compared: times as milliseconds, decimals as floats; lists in an order of their own and as text, for
-    the order in which values come is nobody's promise, unless a list says so itself."""
+    """As it is compared: times as milliseconds, decimals as floats."""
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
     return frame.with_columns(*(_plain(name, kind) for name, kind in frame.schema.items()))
@@ -91,6 +89,7 @@ def _plain(name: str, kind: pl.DataType) -> pl.Expr:
 
 
 def sorted_lists(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
+    """Of lists whose order depends on the run."""
     return frame.with_columns(pl.col(name).list.sort() for name in columns)
 
 
@@ -123,7 +122,3 @@ def _example(found: pl.DataFrame, wanted: pl.DataFrame) -> str:
     extra = [row for row in have if row not in want]
     lost = [row for row in want if row not in have]
     return f"Found {len(have)} rows, wanted {len(want)}; only found: {extra[:2]}; only wanted: {lost[:2]}"
-
-
-def keys_of(frame: pl.DataFrame, key: Sequence[str]) -> list[tuple[Any, ...]]:
-    return frame.select(key).rows()
