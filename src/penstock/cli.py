@@ -48,23 +48,35 @@ def verify(
     rescale: Annotated[
         bool, typer.Option("--rescale", help="Simulate jobs that change their size, from every kind of snapshot.")
     ] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run; of rescaled jobs, for each cell.")] = 200,
+    operators: Annotated[
+        bool, typer.Option("--operators", help="Simulate jobs of every built-in operator, against Polars.")
+    ] = False,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="How many seeds to run; of rescaled jobs and operators, for each cell or case.")
+    ] = 200,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     seed: Annotated[int | None, typer.Option(help="Replay this one seed and tell its story.")] = None,
     pair: Annotated[str | None, typer.Option(help="Of rescaled jobs: only these sizes, such as 3-7.")] = None,
     kind: Annotated[str | None, typer.Option(help="Of rescaled jobs: only this kind of snapshot.")] = None,
+    case: Annotated[str | None, typer.Option(help="Of operators: only this case.")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Processes to use; one per core by default.")] = None,
     as_json: Json = False,
 ) -> None:
     """Check the guarantees: random jobs, schedules, modes and crashes against independently computed answers."""
-    if simulate == rescale:
-        raise typer.BadParameter("say what to verify with: --simulate or --rescale", param_hint="verify")
+    if simulate + rescale + operators != 1:
+        raise typer.BadParameter("say what to verify with: --simulate, --rescale or --operators", param_hint="verify")
+    if (pair or kind) and not rescale:
+        raise typer.BadParameter("they choose among rescaled jobs: --rescale", param_hint="--pair, --kind")
     from penstock.simulation import command
 
     chosen = range(first, first + seeds) if seed is None else range(seed, seed + 1)
-    if simulate:
-        if pair or kind:
-            raise typer.BadParameter("they choose among rescaled jobs: --rescale", param_hint="--pair, --kind")
+    if operators:
+        if seed is not None and case is None:
+            raise typer.BadParameter("one run is told by its --case and its --seed", param_hint="--seed")
+        ok = command.operators(chosen, _case(case), processes, as_json, story=seed is not None)
+    elif case is not None:
+        raise typer.BadParameter("it chooses among operators: --operators", param_hint="--case")
+    elif simulate:
         ok = command.run(chosen, processes, as_json) if seed is None else command.replay(seed, as_json)
     else:
         sizes, of_kind = _cell(pair, kind)
@@ -72,6 +84,14 @@ def verify(
             raise typer.BadParameter("one run is told by its --pair, its --kind and its --seed", param_hint="--seed")
         ok = command.rescale(chosen, sizes, of_kind, processes, as_json, story=seed is not None)
     raise typer.Exit(0 if ok else 1)
+
+
+def _case(name: str | None) -> str | None:
+    from penstock.simulation.cases.catalogue import CASES
+
+    if name is not None and name not in CASES:
+        raise typer.BadParameter(f"must be one of {', '.join(map(repr, CASES))}", param_hint="--case")
+    return name
 
 
 def _cell(pair: str | None, kind: str | None) -> tuple[tuple[int, int] | None, str | None]:

@@ -40,13 +40,13 @@ from penstock.state.layers import LayeredMap, Picture
 from penstock.state.operator_state import OperatorListDeclaration, OperatorUnionDeclaration, RawDeclaration
 from penstock.state.timers import Timers
 
-SEEDS = 3000
+SEEDS = 6000
 """So many scenarios are looked at; those that can show the mutation are run, until it is found."""
 
 Fits = Callable[[Scenario], bool]
 
 
-def first_violation(fits: Fits, runs: int = 60) -> str | None:
+def first_violation(fits: Fits, runs: int = 100) -> str | None:
     """Of the runs whose scenario fits; or what production code raised because of the mutation."""
     for scenario in islice(filter(fits, map(random_scenario, range(SEEDS))), runs):
         try:
@@ -104,6 +104,10 @@ def layered(fits: Fits) -> Fits:
         return stateful(fits)(scenario) and layers.incremental and many
 
     return and_layered
+
+
+def long(scenario: Scenario) -> bool:
+    return scenario.long
 
 
 def with_node(kind: Kind, fits: Fits) -> Fits:
@@ -273,6 +277,28 @@ def acknowledge_before_the_layers_below_are_written(patch: pytest.MonkeyPatch) -
     patch.setattr(statelog.Captured, "writes", property(lambda self: {self.own} if self.own else set()))
 
 
+def keep_layers_above_one_that_failed(patch: pytest.MonkeyPatch) -> None:
+    def failed(self: statelog._Chain, write: statelog.Write) -> None:
+        self.layers = [layer for layer in self.layers if write not in layer.writes]
+
+    patch.setattr(statelog._Chain, "failed", failed)
+
+
+def take_a_rewritten_state_for_newer_than_it_is(patch: pytest.MonkeyPatch) -> None:
+    """The layers above it are dropped as if it held them. (Where they are dropped, but its cut is known, the next layer
+    holds their changes again.)"""
+
+    def settle(self: statelog._Chain) -> None:
+        rewritten = self.rewriting
+        if rewritten is not None and rewritten.durable:
+            self.rewriting = None
+            if self.layers:
+                rewritten.cut = self.layers[-1].cut
+                self.layers = [rewritten]
+
+    patch.setattr(statelog._Chain, "settle", settle)
+
+
 def delete_what_running_subtasks_have_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Facts, "is_being_written", lambda self, file: False)
 
@@ -363,6 +389,8 @@ MUTATIONS: list[tuple[Callable[[pytest.MonkeyPatch], None], Fits]] = [
     (write_the_newest_layer_only, layered(with_failed_writes(EXACTLY_ONCE))),
     (forget_the_layers_below, layered(EXACTLY_ONCE)),
     (acknowledge_before_the_layers_below_are_written, layered(ABORTS)),
+    (keep_layers_above_one_that_failed, long),
+    (take_a_rewritten_state_for_newer_than_it_is, long),
     (delete_what_running_subtasks_have_written, layered(ABORTS)),
     (do_not_remember_removals, layered(EXACTLY_ONCE)),
     (clean_by_age_instead_of_by_reference, layered(EXACTLY_ONCE)),

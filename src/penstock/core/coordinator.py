@@ -343,8 +343,14 @@ class CheckpointCoordinator:
         )
         self._tell(at, "triggered", checkpoint, request.purpose, mode, *plan.trigger)
         patience = settings.alignment_timeout * 1000.0 if mode is Mode.ADAPTIVE else 0.0
-        barrier = Barrier(checkpoint, mode, request.purpose, patience)
+        barrier = Barrier(checkpoint, mode, self._purpose_of(request), patience)
         return SendTrigger(self._attempt, plan.trigger, barrier)
+
+    def _purpose_of(self, request: Request) -> Purpose:
+        """The final checkpoint of a job that ends together is copied out as a savepoint: it is written as one, so that
+        every backend can read it."""
+        copied = self._only_final and request.purpose is Purpose.FINAL
+        return Purpose.SAVEPOINT if copied else request.purpose
 
     def _base_for(self, request: Request) -> CheckpointId | None:
         """Savepoints stand alone."""

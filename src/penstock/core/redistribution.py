@@ -12,7 +12,8 @@ channel's records follows from how the edge distributes them:
 - by hash: every new receiver whose key groups overlap those of the former receiver, each the rows of its own keys;
 - forward or rebalance: one new receiver, the former receivers being dealt out in turn;
 - broadcast: a new receiver continues one former receiver, whose copy of the broadcast state it also gets, and
-  replays what that one had not seen.
+  replays what that one had not seen. The same goes for a forward edge on which all that travels was broadcast before:
+  its channels carry copies.
 
 Of one former channel, recovered records come first (they had been in flight before), then the receiver's, then the
 sender's: so the order of the channel is kept. What a new receiver has not replayed at its next checkpoint is stored
@@ -74,6 +75,8 @@ class Redistribution:
         matching = matching_edges(record.graph, graph)
         same = {new for old, new in matching.items() if old == new and self._same(record.graph, old)}
         self.reshaped = tuple(EdgeId(place) for place in range(len(graph.edges)) if place not in same)
+        here, before = _copying(graph), _copying(record.graph)
+        self._copying = {new for old, new in matching.items() if new in here and old in before}
         self._kept: dict[SubtaskId, list[Written]] = {}
         self._replayed: dict[ChainId, list[Written]] = {}
         """By the receiving chain, in the order of replay."""
@@ -91,8 +94,7 @@ class Redistribution:
         """What the subtask replays through its recovered channels."""
         for writer, handle in self._replayed.get(chain, ()):
             assert handle.channel is not None
-            edge = self._graph.edges[handle.channel.edge]
-            if handle.channel.target in self._former_receivers(edge, index):
+            if handle.channel.target in self._former_receivers(handle.channel.edge, index):
                 yield writer, handle
 
     def _same(self, old: GraphRecord, place: int) -> bool:
@@ -112,15 +114,30 @@ class Redistribution:
         else:
             self._kept.setdefault(SubtaskId(edge.source, channel.source), []).append((writer, handle))
 
-    def _former_receivers(self, edge: EdgeRecord, index: int) -> Sequence[int]:
+    def _former_receivers(self, place: EdgeId, index: int) -> Sequence[int]:
+        edge = self._graph.edges[place]
         old, new = self._old_width[edge.target], self._new_width[edge.target]
         if edge.partitioning == "hash":
             own = range_of(self._graph.key_groups, new, index)
             return [t for t in range(old) if self._old.written_range(old, t).overlaps(own)]
-        if edge.partitioning == "broadcast":
+        if place in self._copying:
             running = [t for t in range(old) if SubtaskId(edge.target, t) not in self._finished]
             return [index] if index in running else running[:1]
         return range(index, old, new)
+
+
+def _copying(graph: GraphRecord) -> set[int]:
+    """The edges that bring the same records to all of their receivers."""
+    found: set[int] = set()
+    for chain in graph.chains:  # in topological order
+        inputs = [place for place, edge in enumerate(graph.edges) if edge.target == chain.id]
+        copies = bool(inputs) and found.issuperset(inputs)
+        for place, edge in enumerate(graph.edges):
+            if edge.source == chain.id and (
+                edge.partitioning == "broadcast" or (copies and edge.partitioning == "forward")
+            ):
+                found.add(place)
+    return found
 
 
 def _order_of_replay(written: Written) -> tuple[EdgeId, int, int, bool]:

@@ -2,7 +2,9 @@
 
 An operator joins the chain of its input if that input is its only one, comes by FORWARD, has the same parallelism,
 and nobody else consumes it (side outputs are consumed apart). Everything else - an exchange, a union, a fan-out,
-another parallelism - needs channels and begins a new chain. A forward way between different parallelisms is a
+another parallelism - needs channels and begins a new chain. The same parallelism means that both have the pipeline's,
+or that both name the same number: then the chains are the same whatever the pipeline's is, and records in flight find
+their channels again when it has changed. A forward way between different parallelisms is a
 REBALANCE. Within a chain, neighbouring expression operators (filter, select, with_columns) become one operator under
 the first one's uid, so that a batch goes to Polars and back only once.
 """
@@ -66,7 +68,7 @@ def _chain_up(plan: Plan) -> list[list[Node]]:
     run_of: dict[Node, list[Node]] = {}
     runs: list[list[Node]] = []
     for node in plan.nodes:
-        if _continues_its_input(plan, node, consumers):
+        if _continues_its_input(node, consumers):
             run = run_of[node.inputs[0].node]
         else:
             run = []
@@ -76,13 +78,13 @@ def _chain_up(plan: Plan) -> list[list[Node]]:
     return runs
 
 
-def _continues_its_input(plan: Plan, node: Node, consumers: Mapping[tuple[Node, str], int]) -> bool:
+def _continues_its_input(node: Node, consumers: Mapping[tuple[Node, str], int]) -> bool:
     if len(node.inputs) != 1:
         return False
     (route,) = node.inputs
     if route.output != MAIN or consumers[route.node, MAIN] != 1:
         return False
-    return partitioning_of(plan, route, node) is Partitioning.FORWARD
+    return route.partitioning is Partitioning.FORWARD and node.parallelism == route.node.parallelism
 
 
 def _chain(run: Sequence[Node], plan: Plan, uids: Mapping[Node, Uid]) -> Chain:

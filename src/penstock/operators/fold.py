@@ -69,6 +69,7 @@ class FoldOperator(Operator):
             raise
         updated = batch_of([dict(result) for result in results.values()], self._schema)
         entries.update(dict(zip(results, rows_of(updated, self._row_type), strict=True)))
+        self._backend.write_back()
         out.emit(updated)
 
     def _row(self, result: Any) -> Row:

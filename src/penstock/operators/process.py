@@ -2,7 +2,7 @@
 
 The rows of a batch are grouped by key, in the order in which the keys first occur; the rows of one key keep their
 order. For each key its states are loaded once, the function is called with the key's rows, and the states are stored
-once.
+once (`calling`).
 
 Event time. Due timers fire in bounded portions (`PORTION`), so that a watermark that many keys waited for does not hold
 up a barrier. The operator therefore answers for its own watermark: it lets event time pass downstream only as far as
@@ -13,24 +13,15 @@ out of order. What the operator knows of event time is part of its snapshot.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
 from penstock.core.barrier import Barrier
 from penstock.operators.base import Collector, Operator, OperatorContext
-from penstock.operators.keyed import (
-    KeyedContext,
-    KeyedFunction,
-    Row,
-    Timer,
-    bind_states,
-    own_instance,
-    row_type,
-    rows_of,
-    shown,
-)
+from penstock.operators.calling import KeyByKey, calling
+from penstock.operators.keyed import KeyedContext, KeyedFunction, bind_states, own_instance, row_type, rows_of
 from penstock.operators.rows import batch_of
 from penstock.runtime.elements import MAX_WATERMARK, MIN_WATERMARK
 from penstock.state.backend import backend_of
@@ -81,12 +72,14 @@ class ProcessOperator(Operator):
         for state in self.states:
             self._backend.add(state)
         self._operator_states = OperatorStates(self._function)
-        self._load = _all_of([state.load for state in self.states])
-        self._store = _all_of([state.store for state in self.states])
         self._context = KeyedContext(context, self._columns, self._timers)
+        self._calling = self._calls()
         self._restore(context)
         self._function.open(self._context)
         self._closing.append(self._function.close)
+
+    def _calls(self) -> KeyByKey:
+        return calling(self._function, self._context, self._backend, self._columns)
 
     def _restore(self, context: OperatorContext) -> None:
         own = {TIMERS_PART, _TIME_PART}
@@ -106,52 +99,14 @@ class ProcessOperator(Operator):
     # ---- rows ----
     def process(self, batch: pa.RecordBatch, input: int, out: Collector) -> None:
         self._settle()
-        keys = self._columns.of(batch)
-        rows = rows_of(batch, self._row_type)
+        columns = [batch.column(name) for name in self._columns.names]
+        keys = self._columns.from_arrow(columns)
         distinct = set(keys)
         if self._is_behind():
-            self._fire(self._timers.event.pop_due_of(distinct, self._context.watermark), TimerKind.EVENT_TIME)
-        self._backend.prefetch(distinct)
-        if len(distinct) == len(keys):
-            self._process_single_rows(keys, rows)
-        else:
-            self._process_groups(keys, rows)
+            due = self._timers.event.pop_due_of(distinct, self._context.watermark)
+            self._calling.timers(due, TimerKind.EVENT_TIME)
+        self._calling.rows(columns, keys, distinct, rows_of(batch, self._row_type))
         self._flush(out)
-
-    def _process_single_rows(self, keys: Sequence[Hashable], rows: Sequence[Row]) -> None:
-        """Every key occurs once."""
-        load, store, context, process = self._load, self._store, self._context, self._function.process
-        row: Row | None = None
-        try:
-            for key, row in zip(keys, rows, strict=True):
-                context._raw_key = key
-                load(key)
-                process(row, context)
-                store(key)
-        except Exception as error:
-            error.add_note(f"The function was called with {shown(row)}")
-            raise
-
-    def _process_groups(self, keys: Sequence[Hashable], rows: Sequence[Row]) -> None:
-        groups: dict[Hashable, list[Row]] = {}
-        for key, row in zip(keys, rows, strict=True):
-            group = groups.get(key)
-            if group is None:
-                groups[key] = [row]
-            else:
-                group.append(row)
-        load, store, context, process = self._load, self._store, self._context, self._function.process
-        current: Row | None = None
-        try:
-            for key, group in groups.items():
-                context._raw_key = key
-                load(key)
-                for current in group:
-                    process(current, context)
-                store(key)
-        except Exception as error:
-            error.add_note(f"The function was called with {shown(current)}")
-            raise
 
     def _flush(self, out: Collector) -> None:
         emitted = self._context.emitted
@@ -206,23 +161,8 @@ class ProcessOperator(Operator):
     def _fire_portion(self, queue: TimerQueue, now: int, kind: TimerKind) -> None:
         left = PORTION
         while left > 0 and (due := queue.pop_due(now, left)):
-            self._fire(due, kind)
+            self._calling.timers(due, kind)
             left -= len(due)
-
-    def _fire(self, due: Sequence[tuple[int, Hashable]], kind: TimerKind) -> None:
-        load, store, context = self._load, self._store, self._context
-        self._backend.prefetch({key for _, key in due})
-        timer: Timer | None = None
-        try:
-            for time, key in due:
-                context._raw_key = key
-                load(key)
-                timer = Timer(context.key, time, kind)
-                self._function.on_timer(timer, context)
-                store(key)
-        except Exception as error:
-            error.add_note(f"The function was called with {shown(timer)}")
-            raise
 
     # ---- snapshots ----
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
@@ -232,18 +172,6 @@ class ProcessOperator(Operator):
 
     def logged(self) -> Sequence[LoggedState]:
         return (*self._backend.logs, self._timers.log)
-
-
-def _all_of(calls: Sequence[Callable[[Hashable], None]]) -> Callable[[Hashable], None]:
-    """One call for all of them; that of most functions, which have one state, costs nothing extra."""
-    if len(calls) == 1:
-        return calls[0]
-
-    def call_all(key: Hashable) -> None:
-        for call in calls:
-            call(key)
-
-    return call_all
 
 
 def _restored_watermark(parts: dict[int, RestoredPart], context: OperatorContext) -> int:

@@ -9,8 +9,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from functools import lru_cache
+from operator import itemgetter
+from types import GeneratorType
+from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -20,6 +24,12 @@ from penstock.operators.conform import SchemaMismatch
 Row = dict[str, Any]
 
 _FRACTIONS = (float, np.floating, Decimal)
+_PLAIN: Final[Mapping[pa.DataType, tuple[type, Any]]] = {pa.int64(): (int, np.int64), pa.float64(): (float, np.float64)}
+"""Columns that NumPy makes of values of one type, in less than half the time that Arrow takes."""
+
+
+_SEVERAL: Final = frozenset({list, tuple, GeneratorType})
+"""What flat_map mostly returns, which needs no closer look."""
 
 
 def column_values(column: pa.Array) -> list[Any]:
@@ -55,18 +65,29 @@ def _listed(column: pa.Array) -> list[Any]:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    names = batch.schema.names
-    for values in zip(*map(column_values, batch.columns), strict=True):
-        yield dict(zip(names, values, strict=True))
+    names, columns = batch.schema.names, map(column_values, batch.columns)
+    make = _maker(tuple(names))
+    if make is not None:
+        return map(msgspec.structs.asdict, map(make, *columns))
+    return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
+
+
+@lru_cache(maxsize=64)
+def _maker(names: tuple[str, ...]) -> Callable[..., msgspec.Struct] | None:
+    """Makes what becomes a row at once, several times as fast as a dict from names and values; None where a name cannot
+    be that of an attribute."""
+    if not names or not all(name.isidentifier() and not name.startswith("__") for name in names):
+        return None
+    return msgspec.defstruct("Values", names, gc=False)
 
 
 def batch_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
     """The rows as one batch; every row must have exactly the schema's columns."""
     width = len(schema)
     try:
-        if any(len(row) != width for row in rows):
+        if not set(map(len, rows)) <= {width}:
             raise KeyError
-        columns = [_column([row[field.name] for row in rows], field.type) for field in schema]
+        columns = [_column(list(map(itemgetter(field.name), rows)), field.type) for field in schema]
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         _explain_misfit(rows, schema)
         raise SchemaMismatch(f"the returned rows do not fit the declared schema: {error}") from error
@@ -74,6 +95,9 @@ def batch_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordB
 
 
 def _column(values: list[Any], data_type: pa.DataType) -> pa.Array:
+    plain, dtype = _PLAIN.get(data_type, (None, None))
+    if plain is not None and set(map(type, values)) == {plain}:
+        return pa.array(np.fromiter(values, dtype, len(values)))
     _refuse_silent_loss(values, data_type)
     return pa.array(values, data_type)
 
@@ -165,7 +189,8 @@ class FlatMapOperator(Operator):
         results: list[Mapping[str, Any]] = []
         try:
             for row in rows_of(batch):
-                results.extend(_checked(function(row)))
+                result = function(row)
+                results.extend(result if type(result) in _SEVERAL else _checked(result))
         except Exception as error:
             _with_row(error, row)
             raise

@@ -8,6 +8,9 @@ variants are compiled that it uses.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,17 +20,30 @@ from penstock.core.ids import Attempt, Cut, Generation, Uid
 from penstock.kernels.loading import COMPILED_FROM_ROWS
 from penstock.kernels.partition import partition
 from penstock.operators.aggregation.declare import count, max, min, sum
-from penstock.operators.base import Clock, Emitted, OperatorContext
+from penstock.operators.base import Clock, Emitted, Operator, OperatorContext
+from penstock.operators.combining import AggregatesCombiner, Combine
+from penstock.operators.keyed import KeyedContext, KeyedFunction
+from penstock.operators.process import ProcessOperator
 from penstock.operators.reduce import ReduceOperator
 from penstock.operators.windows.times import EventTime
+from penstock.state.declare import value
 
 _KEY_GROUPS = 128
 _ROWS = 8 * COMPILED_FROM_ROWS
 """Enough keys for an index to grow."""
 
 
+class _Kept(KeyedFunction):
+    """Keeps something of every usual type in columns."""
+
+    kept = value(tuple[int, bool], default=(0, False))
+
+    def process(self, row: Any, ctx: KeyedContext) -> None:
+        self.kept.value = (self.kept.value[0] + 1, True)
+
+
 def warm_up(clock: Clock) -> None:
-    """Compiles or loads what keyed exchanges, aggregates of the usual types and their snapshots need."""
+    """Compiles or loads what keyed exchanges, aggregates of the usual types, functions and their snapshots need."""
     numbers = np.arange(_ROWS)
     columns = {"number": numbers, "fraction": numbers / 2, "word": numbers.astype(str)}
     batch = pa.record_batch({name: pa.array(values) for name, values in columns.items()})
@@ -40,13 +56,14 @@ def warm_up(clock: Clock) -> None:
     }
     context = _context(clock)
     for column in ("number", "word"):
-        operator = ReduceOperator((column,), aggregates, batch.schema)
-        operator.open(context)
-        operator.process(batch, 0, Emitted())
-    for state in operator.logged():
-        state.mark(Cut(1), Cut(1))
-        for piece in state.whole(portable=False):
-            deque(piece.encode(), maxlen=0)
+        for operator in (
+            ReduceOperator((column,), aggregates, batch.schema),
+            ProcessOperator(_Kept, (column,), batch.schema, batch.schema),
+        ):
+            operator.open(context)
+            operator.process(batch, 0, Emitted())
+            _write(operator, changed=partial(operator.process, batch, 0, Emitted()))
+        AggregatesCombiner((column,), aggregates, batch.schema, Combine.ALWAYS)(batch)
 
 
 def warm_up_joins(clock: Clock) -> None:
@@ -85,3 +102,16 @@ def _context(clock: Clock) -> OperatorContext:
         generation=Generation(0),
         clock=clock,
     )
+
+
+def _write(operator: Operator, changed: Callable[[], None]) -> None:
+    """All of its state, and what `changed` changes in it."""
+    for state in operator.logged():
+        state.mark(Cut(1), Cut(1))
+        for piece in state.whole(portable=False):
+            deque(piece.encode(), maxlen=0)
+    changed()
+    for state in operator.logged():
+        state.mark(Cut(2), Cut(1))
+        if state.changed_since(Cut(1)):
+            deque(state.changes(Cut(1))(), maxlen=0)

@@ -1,4 +1,4 @@
-"""`penstock verify --simulate` and `--rescale`: many runs with their sum, or one with its story."""
+"""`penstock verify --simulate`, `--rescale` and `--operators`: many runs with their sum, or one with its story."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from penstock.simulation.cases.catalogue import CASES
 from penstock.simulation.matrix import KEPT, MatrixSummary, named, runs_of, verify_lives
+from penstock.simulation.operators import OperatorRun, OperatorSummary, operate, operator_runs, verify_operators
 from penstock.simulation.phases import KINDS, PAIRS, Lives, Sizes, live
 from penstock.simulation.run import Outcome, Summary, simulate, verify
 
@@ -121,3 +123,40 @@ def _table(summary: MatrixSummary) -> Table:
         figures = (cell.runs, cell.violations, cell.three_lives, *cell.had.values())
         table.add_row(cell.pair, cell.kind, *map(str, figures))
     return table
+
+
+# ---- operator cases ----
+def operators(seeds: range, case: str | None, processes: int | None, as_json: bool, *, story: bool) -> bool:
+    """Whether no run of the chosen cases violated anything. `story`: there is one run, and it is told."""
+    runs = operator_runs(seeds, tuple(CASES) if case is None else (case,))
+    if story:
+        return _told(str(runs[0]), operate(runs[0]), as_json)
+    workers = processes or os.cpu_count() or 1
+    if as_json:
+        summary = verify_operators(runs, workers)
+        _print_json(summary.to_json())
+    else:
+        summary = _operators_with_progress(runs, workers)
+    return not summary.violations
+
+
+def _operators_with_progress(runs: list[OperatorRun], processes: int) -> OperatorSummary:
+    console = Console()
+    ticks = iter(track(runs, description="operating", console=console))
+
+    def each(run: OperatorRun, outcome: Outcome) -> None:
+        next(ticks, None)
+        if outcome.violation:
+            console.print(f"{run}: {outcome.violation}")
+
+    summary = verify_operators(runs, processes, each)
+    next(ticks, None)
+    columns = ("runs", "violations", "records", "checkpoints", "restores", "rescaled")
+    table = Table("case", *columns)
+    for of_case in summary.cases:
+        table.add_row(of_case.case, *(str(getattr(of_case, column)) for column in columns))
+    console.print(table)
+    console.print(f"{summary.runs} runs, {summary.violations} violations in {summary.seconds:.0f} s")
+    if summary.failures:
+        console.print(f"replay one with: {summary.failures[0].replay}")
+    return summary

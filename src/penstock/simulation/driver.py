@@ -14,7 +14,7 @@ from penstock.core.orders import JobState
 from penstock.graph.job import JobGraph
 from penstock.runtime.control.messages import Acknowledge, Register, ToMaster, ToWorker
 from penstock.simulation.connection import Connection, short
-from penstock.simulation.faults import Point
+from penstock.simulation.faults import SIMULATED, Point
 from penstock.simulation.scheduler import Actor
 
 if TYPE_CHECKING:
@@ -111,6 +111,9 @@ class SimulatedDriver(Actor):
     def ended(self, outcome: JobOutcome) -> None:
         self.world.story.tell(f"driver {self.number} ended: {outcome}")
         self.outcome = outcome
+        owner = self.number == self.world.witness.owner
+        if owner and outcome.state is JobState.FAILED and SIMULATED not in outcome.reason:
+            self.world.witness.object(f"driver {self.number} failed: {outcome.reason}")
         for connection in self.connections.values():
             connection.master_gone(len(connection.to_worker))
         self.connections.clear()

@@ -191,13 +191,14 @@ def _random_fault(random: Random, kinds: Sequence[_Kind]) -> Fault:
     return Fault(point, random.randint(1, _REACH.get(point, 3)), action, random.choice((0, 1, 1, 1, 2)))
 
 
-def random_write_errors(random: Random) -> tuple[Fault, ...]:
-    """Some writes of state fail, and later a worker is lost: then it shows whether what was written fits together."""
+def random_write_errors(random: Random, checkpoints: int = 5) -> tuple[Fault, ...]:
+    """Some writes of state fail, and later a worker is lost: then it shows whether what was written fits together. So
+    many checkpoints at most are complete by then."""
     errors = [
-        Fault(Point.DATA, random.randint(1, 6), Action.STORE_ERROR, random.randint(0, 3))
-        for _ in range(random.randint(1, 4))
+        Fault(Point.DATA, random.randint(1, 6), Action.STORE_ERROR, random.randint(0, checkpoints - 2))
+        for _ in range(random.randint(1, checkpoints - 1))
     ]
-    return (*errors, Fault(Point.STEP, random.randint(1, 60), Action.KILL_WORKER, random.randint(2, 5)))
+    return (*errors, Fault(Point.STEP, random.randint(1, 60), Action.KILL_WORKER, random.randint(2, checkpoints)))
 
 
 class FaultPlan:

@@ -25,7 +25,7 @@ from penstock.runtime.outcome import RequestOutcome
 from penstock.simulation.files import MemoryFiles
 from penstock.simulation.run import Outcome, observed
 from penstock.simulation.scenario import Scenario, random_scenario
-from penstock.simulation.topology import Kind, Node, Topology, dealt, random_topology, resized, without_copies
+from penstock.simulation.topology import Topology, longer, random_topology, resized, without_copies
 from penstock.simulation.versions import VERSIONS
 from penstock.simulation.world import MAX_STEPS, World
 from penstock.store.rehash import rehash
@@ -75,7 +75,7 @@ class Lives:
         )
         return replace(
             base,
-            topology=without_copies(_longer(_with_all_state(random), _LONGER)),
+            topology=without_copies(longer(_with_all_state(random), _LONGER)),
             checkpoints=settings,
             faults=(),
             drain_at=None,
@@ -92,16 +92,6 @@ def _with_all_state(random: Random) -> Topology:
         long = all(sum(node.rows) >= _FEWEST_ROWS for node in topology.sources)
         if keyed and ruled and long and len(topology.nodes) <= _MOST_NODES:
             return topology
-
-
-def _longer(topology: Topology, times: int) -> Topology:
-    def rows(node: Node) -> tuple[int, ...]:
-        if node.kind is Kind.GENERATOR:
-            return dealt(sum(node.rows) * times, len(node.rows))
-        return tuple(count * times for count in node.rows)
-
-    nodes = (replace(node, rows=rows(node)) for node in topology.nodes)
-    return replace(topology, nodes=tuple(nodes))
 
 
 class RescaledWorld(World):

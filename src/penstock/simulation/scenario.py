@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Final
 
 from penstock.core.barrier import Mode
 from penstock.core.settings import CheckpointSettings, InFlightSettings, LayerSettings, RuntimeSettings
 from penstock.simulation.faults import Fault, random_faults, random_rescale, random_write_errors
-from penstock.simulation.topology import Kind, Node, Topology, random_topology, without_copies
+from penstock.simulation.topology import Kind, Node, Topology, longer, random_topology, without_copies
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ class Scenario:
     """Whether the job comes back at another parallelism now and then."""
     evolving: bool = False
     """Whether it comes back with state of other types."""
+    writing: float = 1.0
+    """How eager those are who write state, beside others."""
+    long: bool = False
+    """Whether it lives for so many checkpoints that state is written in many layers, and rewritten."""
 
     @property
     def exactly_once(self) -> bool:
@@ -55,7 +60,7 @@ class Scenario:
             f"seed {self.seed}: {self.topology.describe()}",
             f"checkpoints: {self.checkpoints}",
             f"in flight: {self.runtime.in_flight}, spares {self.runtime.spares}, drain at {self.drain_at}",
-            f"rescaling: {self.rescaling}, evolving: {self.evolving}",
+            f"rescaling: {self.rescaling}, evolving: {self.evolving}, long: {self.long}",
             f"faults: {'; '.join(map(str, self.faults)) or 'none'}",
         ]
 
@@ -70,7 +75,64 @@ _MODES = (
 )
 
 
+_LONG: Final = 0.05
+"""How likely a job is a long one."""
+_LONGER: Final = 4
+"""How many times the records it has."""
+_MOST_NODES: Final = 4
+_FEWEST: Final = 15
+"""Nodes and records of a job before it becomes a long one."""
+
+
 def random_scenario(seed: int) -> Scenario:
+    scenario = _short_scenario(seed)
+    random = Random(f"long {seed}")
+    return _longer(random, scenario) if random.random() < _LONG else scenario
+
+
+def _longer(random: Random, scenario: Scenario) -> Scenario:
+    """More records of so many keys that most of the state stays as it is from one checkpoint to the next. Writes are
+    slow, so that several are under way at a time, and some of them fail."""
+    topology = longer(_with_keyed_state(random), _LONGER)
+    topology = replace(topology, keys=random.choice((30, 100)))
+    mode = random.choice([mode for mode in Mode if mode.exactly_once])
+    layers = replace(
+        scenario.runtime.layers,
+        incremental=True,
+        most=random.choice((3, 6, 16)),
+        share=1000.0,
+        worth=10.0,
+        inline=0,
+        changelog=random.random() < 0.5,
+    )
+    return replace(
+        scenario,
+        topology=without_copies(topology) if scenario.rescaling else topology,
+        checkpoints=replace(
+            _checkpoints(random, mode, scenario.tick),
+            every=scenario.tick * random.choice((40, 100)),
+            minimum_pause=0.0,
+            maximum_concurrent=random.choice((2, 3)),
+            tolerable_failures=1000,
+        ),
+        runtime=replace(scenario.runtime, layers=layers),
+        faults=(*random_write_errors(random), *random_write_errors(random, checkpoints=8)),
+        writing=random.choice((0.01, 0.03)),
+        drain_at=None,
+        long=True,
+    )
+
+
+def _with_keyed_state(random: Random) -> Topology:
+    """The first of many random ones that is small and has state of users' functions."""
+    while True:
+        topology = random_topology(random)
+        keyed = any(node.kind is Kind.PROCESS for node in topology.nodes)
+        if keyed and len(topology.nodes) <= _MOST_NODES and sum(sum(node.rows) for node in topology.sources) > _FEWEST:
+            return topology
+
+
+def _short_scenario(seed: int) -> Scenario:
     random = Random(f"scenario {seed}")
     tick = random.choice((0.0001, 0.0005, 0.001))
     drains = random.random() < 0.08

@@ -126,6 +126,18 @@ def resized(topology: Topology, width: Callable[[Node], int]) -> Topology:
     return replace(topology, nodes=nodes)
 
 
+def longer(topology: Topology, times: int) -> Topology:
+    """The same job with so many times the records."""
+
+    def rows(node: Node) -> tuple[int, ...]:
+        if node.kind is Kind.GENERATOR:
+            return dealt(sum(node.rows) * times, len(node.rows))
+        return tuple(count * times for count in node.rows)
+
+    nodes = (replace(node, rows=rows(node)) for node in topology.nodes)
+    return replace(topology, nodes=tuple(nodes))
+
+
 def without_copies(topology: Topology) -> Topology:
     """How many copies a broadcast makes depends on the parallelism, and so would the right answer, unless they are
     kept."""

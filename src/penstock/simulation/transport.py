@@ -77,32 +77,32 @@ Put = Callable[[Note], None]
 
 
 class Network:
-    """The data channels of all runs. Of the graph only the edges count, which are the same at any parallelism."""
+    """The data channels of all runs."""
 
     def __init__(
         self,
         scheduler: Scheduler,
-        graph: JobGraph,
         reach: Callable[[Point], None],
         eagerness: Callable[[], float],
         encoded: bool,
     ) -> None:
-        self.scheduler, self.graph, self.reach, self.eagerness = scheduler, graph, reach, eagerness
+        self.scheduler, self.reach, self.eagerness = scheduler, reach, eagerness
         self.encoded = encoded
         self._runs: dict[Run, RunNetwork] = {}
 
+    def join(self, run: Run, graph: JobGraph) -> RunNetwork:
+        """`graph`: as it is deployed in this run; at another parallelism it may have other edges."""
+        return self._runs.setdefault(run, RunNetwork(self, run, graph))
+
     def of(self, run: Run) -> RunNetwork:
-        found = self._runs.get(run)
-        if found is None:
-            found = self._runs[run] = RunNetwork(self, run)
-        return found
+        return self._runs[run]
 
 
 class RunNetwork:
     """The data channels of one run. Implements `ports.Transport` for all of its tasks."""
 
-    def __init__(self, network: Network, run: Run) -> None:
-        self._network, self._attempt = network, run[1]
+    def __init__(self, network: Network, run: Run, graph: JobGraph) -> None:
+        self._network, self._attempt, self._graph = network, run[1], graph
         self._mailboxes: dict[SubtaskId, Put] = {}
         self._elements: dict[ChannelId, Line[Element]] = {}
         self._grants: dict[ChannelId, Line[int]] = {}
@@ -114,7 +114,7 @@ class RunNetwork:
         """The subtask is gone. `keep` says how much of a queue that it was sending on is under way for good."""
         self._mailboxes.pop(subtask, None)
         for channel, line in self._elements.items():
-            if self._network.graph.sender(channel) == subtask:
+            if self._graph.sender(channel) == subtask:
                 line.cut(keep(len(line)))
 
     def send(self, channel: ChannelId, element: Element) -> None:
@@ -126,7 +126,7 @@ class RunNetwork:
     def grant(self, channel: ChannelId, limit: int) -> None:
         line = self._grants.get(channel)
         if line is None:
-            sender, mailboxes = self._network.graph.sender(channel), self._mailboxes
+            sender, mailboxes = self._graph.sender(channel), self._mailboxes
 
             def deliver(limit: int) -> None:
                 put = mailboxes.get(sender)
@@ -141,8 +141,8 @@ class RunNetwork:
 
     def _open(self, channel: ChannelId) -> Line[Element]:
         network, mailboxes = self._network, self._mailboxes
-        receiver = network.graph.receiver(channel)
-        name = f"{network.graph.sender(channel)}->{receiver} a{self._attempt}"
+        receiver = self._graph.receiver(channel)
+        name = f"{self._graph.sender(channel)}->{receiver} a{self._attempt}"
 
         def deliver(element: Element) -> None:
             put = mailboxes.get(receiver)
@@ -158,7 +158,7 @@ class RunNetwork:
 
     def _through_the_wire(self, channel: ChannelId, element: Element) -> Element:
         frame = memoryview(b"".join(wire.encode(element)))
-        return wire.decode(frame, self._network.graph.edges[channel.edge].schema)
+        return wire.decode(frame, self._graph.edges[channel.edge].schema)
 
 
 def _short(element: Element) -> str:

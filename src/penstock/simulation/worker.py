@@ -127,7 +127,8 @@ class _Job(Actor):
 
     def __init__(self, pool: SimulatedPool, job: Callable[[], None]) -> None:
         self._pool, self._job = pool, job
-        self.eagerness = pool.worker.world.eagerness()
+        world = pool.worker.world
+        self.eagerness = world.eagerness() * world.scenario.writing
 
     def act(self) -> None:
         self._pool.drop(self)
@@ -255,7 +256,7 @@ class SimulatedWorker:
         """As the real worker does: a task from its assignment, which opens soon, but does not run yet."""
         world, subtask, restore = self.world, assignment.subtask, assignment.restore
         generation, attempt = run
-        network = world.network.of(run)
+        network = world.network.join(run, graph)
         actor = self.tasks[subtask] = TaskActor(self, run, subtask)
         actor.task = Task(
             graph=graph,

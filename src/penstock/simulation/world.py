@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from random import Random
 
-from penstock.core.ids import WorkerId
+from penstock.core.ids import CheckpointId, Uid, WorkerId
 from penstock.core.orders import JobState
 from penstock.core.restarts import FixedDelay
+from penstock.graph.job import JobGraph
 from penstock.runtime.master import Master
 from penstock.runtime.opening import RestoreElsewhere
 from penstock.runtime.outcome import RequestOutcome
@@ -19,7 +20,7 @@ from penstock.runtime.rescaling import RescaleOutcome
 from penstock.runtime.savepoints import SavepointRequest
 from penstock.simulation.build import JOB, KEY_GROUPS, build_job
 from penstock.simulation.chaos import Chaos, Killed
-from penstock.simulation.checks import check_cut
+from penstock.simulation.checks import check_cut, check_sinks
 from penstock.simulation.disk import StoreDisk
 from penstock.simulation.driver import SimulatedDriver
 from penstock.simulation.faults import CRASHES, KIND, Point
@@ -38,6 +39,9 @@ from penstock.store.savepoints import read_savepoint
 
 MAX_STEPS = 20_000
 """A job that has not ended by then hangs: the longest runs need a small part of it."""
+
+LONGER = 10
+"""How many times as long a long job may take."""
 
 MAX_DRIVERS = 100
 """A job whose user has to start it more often cannot be started any more: a plan has fewer faults."""
@@ -95,7 +99,7 @@ class World:
         self.ledger = Ledger(
             self.witness,
             self.chaos.reach_disk,
-            lambda uid, checkpoint: check_cut(self, uid, checkpoint),
+            self.check_commit,
             checkpointing=scenario.checkpoints is not None,
         )
         self.files = StoreDisk(self)
@@ -116,22 +120,30 @@ class World:
         """The savepoint with which the last driver has ended its job."""
         self.drained = False
         """Whether the job was asked to stop reading."""
+        self.network = Network(self.scheduler, self.chaos.reach, self.eagerness, encoded=scenario.encoded)
         self.start_driver()
-        self.network = Network(
-            self.scheduler, self.driver.graph, self.chaos.reach, self.eagerness, encoded=scenario.encoded
-        )
+
+    # ---- what its job is to put out ----
+    def check_commit(self, uid: Uid, checkpoint: CheckpointId) -> None:
+        """Right after a sink's commit of the newest checkpoint."""
+        check_cut(self, uid, checkpoint)
+
+    def check_output(self) -> None:
+        """After the end. Raises `Violation`."""
+        check_sinks(self)
 
     # ---- running ----
     def run(self) -> None:
         """Raises `Violation` at the first rule that is broken."""
         for line in self.scenario.describe():
             self.story.tell(line)
+        limit = self.max_steps * (LONGER if self.scenario.long else 1)
         while self.living or self._begin_again():
             self._step()
             if self.witness.violation is not None:
                 raise Violation(self.witness.violation)
-            if self.scheduler.steps > self.max_steps:
-                raise Violation(f"the job has not ended after {self.max_steps} steps")
+            if self.scheduler.steps > limit:
+                raise Violation(f"the job has not ended after {limit} steps")
 
     def _begin_again(self) -> bool:
         """No process lives any more. Unless a driver has finished the job, its user starts it again."""
@@ -187,18 +199,7 @@ class World:
         scenario = self.scenario
         number = len(self.drivers) + 1
         origin = self._restore_from()
-        self.topology = self._next_topology()
-        self.version = self._next_version()
-        graph = build_job(
-            scenario,
-            self.topology,
-            self.witness,
-            self.ledger,
-            self.sink_files,
-            number,
-            self.key_groups,
-            self.version,
-        )
+        graph = self._next_graph(number)
         driver = SimulatedDriver(self, number, graph)
         self.living += 1
         self.drivers.append(driver)
@@ -207,6 +208,21 @@ class World:
         restarts = FixedDelay(attempts=1000, delay=scenario.tick * 10)
         clock = self.scheduler.clock
         driver.start(Master(graph, scenario.checkpoints, scenario.runtime, restarts, store, driver, clock, origin))
+
+    def _next_graph(self, number: int) -> JobGraph:
+        """What the next driver runs."""
+        self.topology = self._next_topology()
+        self.version = self._next_version()
+        return build_job(
+            self.scenario,
+            self.topology,
+            self.witness,
+            self.ledger,
+            self.sink_files,
+            number,
+            self.key_groups,
+            self.version,
+        )
 
     def _next_topology(self) -> Topology:
         """What the next driver runs: now and then the same job at another parallelism."""

@@ -25,6 +25,7 @@ from pyspark.sql.types import Row, StructType
 from penstock.kernels.hashing import hash_columns, key_groups_of_hashes
 from penstock.operators import rows as plain_rows
 from penstock.operators.base import OperatorContext
+from penstock.operators.calling import KeyByKey, grouped
 from penstock.operators.keyed import KeyedContext, KeyedFunction, Timer, shown
 from penstock.operators.process import ProcessOperator
 from penstock.runtime.elements import MIN_WATERMARK
@@ -257,21 +258,26 @@ class StatefulProcessorOperator(ProcessOperator):
         for batch in initial.to_batches():
             columns = [batch.column(name) for name in self._columns.names]
             groups = key_groups_of_hashes(hash_columns(columns), context.total_key_groups)
-            for key, group, row in zip(self._columns.of(batch), groups, plain_rows.rows_of(batch), strict=True):
-                if int(group) in context.key_groups:
-                    self._context._raw_key = key
-                    self._load(key)
-                    self._function.take_up(row, self._context)
-                    self._store(key)
+            rows = zip(self._columns.of(batch), groups, plain_rows.rows_of(batch), strict=True)
+            self._processor_calls().initial(
+                [(key, row) for key, group, row in rows if int(group) in context.key_groups]
+            )
 
-    def _process_single_rows(self, keys: Sequence[Hashable], rows: Sequence[Any]) -> None:
-        self._process_groups(keys, rows)
+    def _calls(self) -> KeyByKey:
+        return self._processor_calls()
 
-    def _process_groups(self, keys: Sequence[Hashable], rows: Sequence[Any]) -> None:
-        groups: dict[Hashable, list[Any]] = {}
-        for key, row in zip(keys, rows, strict=True):
-            groups.setdefault(key, []).append(row)
-        for key, group in groups.items():
+    def _processor_calls(self) -> _ProcessorCalls:
+        return _ProcessorCalls(self._function, self._context, self._backend)
+
+
+class _ProcessorCalls(KeyByKey):
+    """All rows of a key at once."""
+
+    _function: ProcessorFunction
+
+    def rows(self, columns: list[pa.Array], keys: Sequence[Hashable], distinct: set[Hashable], rows: list[Any]) -> None:
+        self._backend.prefetch(distinct)
+        for key, group in grouped(keys, rows).items():
             self._context._raw_key = key
             self._load(key)
             try:
@@ -280,3 +286,14 @@ class StatefulProcessorOperator(ProcessOperator):
                 error.add_note(f"The processor was called with {len(group)} rows, the first being {shown(group[0])}")
                 raise
             self._store(key)
+        self._backend.write_back()
+
+    def initial(self, rows: Sequence[tuple[Hashable, Mapping[str, Any]]]) -> None:
+        """Rows of the initial state, with their keys."""
+        self._backend.prefetch({key for key, _ in rows})
+        for key, row in rows:
+            self._context._raw_key = key
+            self._load(key)
+            self._function.take_up(row, self._context)
+            self._store(key)
+        self._backend.write_back()

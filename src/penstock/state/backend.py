@@ -39,6 +39,11 @@ class Backend(Protocol):
         """These keys will be asked for next."""
         ...
 
+    def write_back(self) -> None:
+        """After the work with keys that were prefetched: what was changed is to be kept. Nothing may be captured
+        before."""
+        ...
+
     def settle(self) -> None:
         """Between batches: time for work that has to be done now and then."""
         ...

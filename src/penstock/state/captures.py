@@ -1,4 +1,4 @@
-"""Captures of arrays that go on changing: copied, if few slots are wanted, or frozen (`frozen`).
+"""Captures of arrays that go on changing: copied, if not many slots are wanted, or frozen (`frozen`).
 
 Their owner says before it changes slots; captures that are still being read put the old values aside.
 """

@@ -73,10 +73,10 @@ def _plain_codec(type_: Any, info: mi.Type) -> Codec:
     description = describe(info)
     scalar = _scalar_of(info)
     if scalar is not None:
-        return _Scalars(scalar[0], nullable=scalar[1], description=description)
+        return Scalars(scalar[0], nullable=scalar[1], description=description)
     fields = _tuple_fields(info)
     if fields is not None:
-        return _Tuples(fields, type_ if isinstance(info, mi.NamedTupleType) else tuple, description)
+        return Tuples(fields, type_ if isinstance(info, mi.NamedTupleType) else tuple, description)
     return _Messages(type_, info, description)
 
 
@@ -122,7 +122,7 @@ def _scalar_of(info: mi.Type) -> tuple[type[mi.Type], bool] | None:
     return None
 
 
-def _tuple_fields(info: mi.Type) -> list[_Scalars] | None:
+def _tuple_fields(info: mi.Type) -> list[Scalars] | None:
     """One codec per position, if the type is a tuple of scalars."""
     if isinstance(info, mi.TupleType):
         types = info.item_types
@@ -133,16 +133,16 @@ def _tuple_fields(info: mi.Type) -> list[_Scalars] | None:
     scalars = [_scalar_of(part) for part in types]
     if not scalars or any(scalar is None for scalar in scalars):
         return None
-    return [_Scalars(s[0], s[1], describe(part)) for s, part in zip(scalars, types, strict=True) if s is not None]
+    return [Scalars(s[0], s[1], describe(part)) for s, part in zip(scalars, types, strict=True) if s is not None]
 
 
-class _Scalars:
+class Scalars:
     copy = None
 
     def __init__(self, scalar: type[mi.Type], nullable: bool, description: Description) -> None:
-        self.arrow_type, self._type, accepted = _SCALARS[scalar]
+        self.arrow_type, self.python_type, accepted = _SCALARS[scalar]
         self._accepted = {*accepted, type(None)} if nullable else set(accepted)
-        self.description = description
+        self.nullable, self.description = nullable, description
 
     def encode(self, values: Sequence[Any]) -> pa.Array:
         if not set(map(type, values)) <= self._accepted:
@@ -163,7 +163,7 @@ class _Scalars:
     def _plain_number(self, value: Any) -> Any:
         """A whole number may be stored as a float if it stays what it is."""
         plain = self._plain(value)
-        if self._type is float and type(plain) is int:
+        if self.python_type is float and type(plain) is int:
             if int(float(plain)) != plain:
                 raise UnstorableValue(f"{plain!r} has no exact float")
             return float(plain)
@@ -172,10 +172,12 @@ class _Scalars:
     def _plain(self, value: Any) -> Any:
         """NumPy's scalars and subclasses count as what they are of."""
         plain = value.item() if isinstance(value, np.generic) else value
-        if type(plain) not in self._accepted and isinstance(plain, self._type) and not isinstance(plain, bool):
-            plain = self._type(plain)
+        if type(plain) not in self._accepted and isinstance(plain, self.python_type) and not isinstance(plain, bool):
+            plain = self.python_type(plain)
         if type(plain) not in self._accepted:
-            raise UnstorableValue(f"{value!r} is of type {type(value).__name__}, but {self._type.__name__} is declared")
+            raise UnstorableValue(
+                f"{value!r} is of type {type(value).__name__}, but {self.python_type.__name__} is declared"
+            )
         return plain
 
     def _check_range(self, value: Any) -> None:
@@ -184,14 +186,14 @@ class _Scalars:
         except OverflowError as error:
             raise UnstorableValue(f"{value!r} does not fit into 64 bits; keep it as str, bytes or Decimal") from error
         except (pa.ArrowInvalid, UnicodeEncodeError) as error:
-            raise UnstorableValue(f"{value!r} cannot be stored as {self._type.__name__}: {error}") from error
+            raise UnstorableValue(f"{value!r} cannot be stored as {self.python_type.__name__}: {error}") from error
 
 
-class _Tuples:
+class Tuples:
     copy = None
 
-    def __init__(self, fields: list[_Scalars], cls: type[tuple[Any, ...]], description: Description) -> None:
-        self._fields, self._cls, self.description = fields, cls, description
+    def __init__(self, fields: list[Scalars], cls: type[tuple[Any, ...]], description: Description) -> None:
+        self.fields, self._cls, self.description = fields, cls, description
         names = getattr(cls, "_fields", None) or [f"f{place}" for place in range(len(fields))]
         self.arrow_type = pa.struct(
             [pa.field(name, field.arrow_type) for name, field in zip(names, fields, strict=True)]
@@ -199,23 +201,29 @@ class _Tuples:
         self._make: Callable[[tuple[Any, ...]], Any] | None = getattr(cls, "_make", None)
 
     def encode(self, values: Sequence[Any]) -> pa.Array:
-        if not set(map(type, values)) <= {self._cls, tuple} or not set(map(len, values)) <= {len(self._fields)}:
-            for value in values:
-                if not isinstance(value, tuple) or len(value) != len(self._fields):
-                    raise UnstorableValue(
-                        f"{value!r} is no {self._cls.__name__} of {len(self._fields)} values, as is declared"
-                    )
-        columns = [field.encode(list(map(itemgetter(place), values))) for place, field in enumerate(self._fields)]
+        columns = [field.encode(column) for field, column in zip(self.fields, self.apart(values), strict=True)]
         return pa.StructArray.from_arrays(columns, fields=list(self.arrow_type))
 
+    def apart(self, values: Sequence[Any]) -> list[list[Any]]:
+        """What all values have at each place. Raises `UnstorableValue` if one is no such tuple."""
+        if not set(map(type, values)) <= {self._cls, tuple} or not set(map(len, values)) <= {len(self.fields)}:
+            for value in values:
+                if not isinstance(value, tuple) or len(value) != len(self.fields):
+                    raise UnstorableValue(
+                        f"{value!r} is no {self._cls.__name__} of {len(self.fields)} values, as is declared"
+                    )
+        return [list(map(itemgetter(place), values)) for place in range(len(self.fields))]
+
     def decode(self, column: pa.Array) -> list[Any]:
-        values = zip(
-            *(field.decode(part) for field, part in zip(self._fields, column.flatten(), strict=True)), strict=True
-        )
+        return self.together([field.decode(part) for field, part in zip(self.fields, column.flatten(), strict=True)])
+
+    def together(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
+        """The inverse of `apart`."""
+        values = zip(*columns, strict=True)
         return list(values if self._make is None else map(self._make, values))
 
     def from_plain(self, value: Any) -> Any:
-        parts = tuple(field.from_plain(part) for field, part in zip(self._fields, value, strict=True))
+        parts = tuple(field.from_plain(part) for field, part in zip(self.fields, value, strict=True))
         return parts if self._make is None else self._make(parts)
 
 

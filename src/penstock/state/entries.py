@@ -14,13 +14,14 @@ import pyarrow as pa
 from penstock.core.handles import KeyGroupRange
 from penstock.core.ids import Uid
 from penstock.state.codec import CHUNK
+from penstock.state.columnmap import ColumnMap
 from penstock.state.errors import UnstorableValue
 from penstock.state.keys import KeyColumns
 from penstock.state.kinds import Cleaner, KeyedState
 from penstock.state.maplog import present_and_gone
 from penstock.state.parts import Buffer, RestoredPart
 from penstock.state.schema import show
-from penstock.state.tables import encode_table, key_columns_of, present_and_removed, read_table
+from penstock.state.tables import REMOVED_COLUMN, encode_table, key_columns_of, present_and_removed, read_table
 
 T = TypeVar("T")
 
@@ -57,11 +58,11 @@ def encoded_values(
     try:
         return [state.codec.encode(values[start : start + CHUNK]) for start in range(0, len(values), CHUNK)]
     except UnstorableValue as error:
-        raise _named(error, state, keys, raw_keys, values) from error
+        raise named(state, keys, error, raw_keys, values) from error
 
 
-def _named(
-    error: UnstorableValue, state: KeyedState, keys: KeyColumns, raw_keys: Sequence[Hashable], values: Sequence[Any]
+def named(
+    state: KeyedState, keys: KeyColumns, error: UnstorableValue, raw_keys: Sequence[Hashable], values: Sequence[Any]
 ) -> UnstorableValue:
     """The error with the state and the key that it came from, found by looking at one value at a time."""
     codec = state.codec
@@ -87,6 +88,12 @@ def take_up_table(
     """Puts what a part holds of these key groups into the state; calls `then` from time to time. Returns how many rows
     there were."""
     header, batches = read_table(part, keys, own)
+    rows = sum(batch.num_rows for batch in batches)
+    if isinstance(state.map, ColumnMap) and state.reads_as_is(header.kind, dict(header.description)):
+        for batch in batches:
+            gone = batch.column(REMOVED_COLUMN) if REMOVED_COLUMN in batch.schema.names else None
+            state.map.take_up_columns(key_columns_of(batch, keys), state.gathered(batch), gone, rows)
+        return rows
     decode = state.decoder(uid, header.kind, dict(header.description))
     for batch in batches:
         present, removed = present_and_removed(batch)
@@ -96,7 +103,7 @@ def take_up_table(
             for key in keys.from_arrow(key_columns_of(removed, keys)):
                 state.map.remove(key)
         then()
-    return sum(batch.num_rows for batch in batches)
+    return rows
 
 
 def in_runs(items: Iterable[T], length: int = CHUNK) -> Iterator[list[T]]:

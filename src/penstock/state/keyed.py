@@ -1,8 +1,9 @@
-"""The in-memory backend of keyed state: a hash map per state, snapshots in no time, restores from any writers.
+"""The in-memory backend of keyed state: a map per state, snapshots in no time, restores from any writers.
 
-A snapshot takes a picture of every map, or of what changed in it (see `layers`): that is all that happens on the
-task's thread. The picture becomes an Arrow file (see `tables`) on whatever thread calls `encode`. A restore reads, from
-the parts of however many writers, the key groups that this subtask owns.
+A state of one flat value per key is kept in columns (see `columnmap`), any other in a hash map (see `layers`). A
+snapshot takes a picture of every map, or of what changed in it: that is all that happens on the task's thread. The
+picture becomes an Arrow file (see `tables`) on whatever thread calls `encode`. A restore reads, from the parts of
+however many writers, the key groups that this subtask owns.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from functools import partial
 
 from penstock.core.handles import KeyGroupRange
 from penstock.core.ids import Uid
-from penstock.state.entries import encode_entries, take_up_table
+from penstock.state.columnlog import ColumnLog
+from penstock.state.columnmap import ColumnMap
+from penstock.state.entries import encode_entries, named, take_up_table
+from penstock.state.flat import flat_values
 from penstock.state.keys import KeyColumns
 from penstock.state.kinds import Cleaner, KeyedState
 from penstock.state.layers import LayeredMap, Picture
@@ -29,18 +33,33 @@ class KeyedBackend:
         self._uid, self._keys, self._own, self._total = uid, keys, own, total_groups
         self.states: list[KeyedState] = []
         self.logs: list[LoggedState] = []
-        self._maps: dict[str, LayeredMap] = {}
+        self._maps: dict[str, LayeredMap | ColumnMap] = {}
+        self._in_columns: list[ColumnMap] = []
 
     def add(self, state: KeyedState) -> None:
         self.states.append(state)
-        state.map = self._maps[state.name] = entries = LayeredMap(state.codec.copy)
-        self.logs.append(MapLog(state.name, self._own, [entries], partial(self._encoder, state)))
+        values = flat_values(state.codec) if state.in_columns else None
+        if values is None:
+            layered = state.map = self._maps[state.name] = LayeredMap(state.codec.copy)
+            self.logs.append(MapLog(state.name, self._own, [layered], partial(self._encoder, state)))
+        else:
+            entries = state.map = self._maps[state.name] = ColumnMap(
+                self._keys, values, partial(named, state, self._keys)
+            )
+            self._in_columns.append(entries)
+            self.logs.append(ColumnLog(state, entries, self._keys, self._own, self._total))
 
     def _encoder(self, state: KeyedState, pictures: Sequence[Picture]) -> Encode:
         return partial(_encode, state, self._keys, self._total, pictures[0], state.cleaner())
 
     def prefetch(self, keys: Collection[Hashable]) -> None:
-        """Everything is at hand."""
+        """What is not in columns is at hand."""
+        for entries in self._in_columns:
+            entries.prefetch(keys)
+
+    def write_back(self) -> None:
+        for entries in self._in_columns:
+            entries.write_back()
 
     def settle(self) -> None:
         """Between batches: layers of the maps that no snapshot needs apart any more are merged."""
@@ -54,6 +73,7 @@ class KeyedBackend:
         """Reads the parts of all states, lower layers first."""
         for name, stored in stored_states(self._uid, self._maps, parts).items():
             self._restore(next(state for state in self.states if state.name == name), stored)
+        self.write_back()
 
     def _restore(self, state: KeyedState, stored: StoredState) -> None:
         if stored.natives:

@@ -7,12 +7,16 @@ rows of that key, and stores it afterwards. In between it is a plain Python valu
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from itertools import compress, repeat
+from operator import is_, is_not
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.core.ids import Uid
 from penstock.state.codec import Codec
+from penstock.state.columnmap import Changes, Mask
 from penstock.state.conversion import Incompatible
 from penstock.state.evolution import Decoder, Evolution
 from penstock.state.layers import REMOVED, KeyedMap, LayeredMap
@@ -35,6 +39,8 @@ class KeyedState:
 
     __slots__ = ("_before", "_changeable", "_default", "_make", "codec", "evolution", "map", "name", "value")
     kind: ClassVar[str]
+    in_columns: ClassVar[bool] = False
+    """Whether entries may be kept in columns, if their type is flat: they are one value, loaded and stored as here."""
 
     def __init__(self, name: str, codec: Codec, default: Any, evolution: Evolution) -> None:
         self.name, self.codec, self.evolution = name, codec, evolution
@@ -75,9 +81,28 @@ class KeyedState:
         else:
             self.map.live[key] = self.map.changed[key] = value
 
+    def changes(self, before: Sequence[Any], after: Sequence[Any]) -> Changes | None:
+        """What `store` would do for many keys at once, given the value of each before and after; None: nothing."""
+        rows: Mask | None = None
+        if any(map(is_, after, before)):
+            rows = np.fromiter(map(is_not, after, before), np.bool_, len(after))
+            after = list(compress(after, rows))
+            if not after:
+                return None
+        defaults = list(self._are_default(after)) if any(self._are_default(after)) else None
+        return Changes(rows, after, None if defaults is None else np.array(defaults))
+
+    def _are_default(self, values: Sequence[Any]) -> Iterator[bool]:
+        make = self._make
+        return map(is_, values, repeat(self._default)) if make is None else (value == make() for value in values)
+
+    def initial(self) -> Any:
+        """The value of a key that has none."""
+        return self._default if self._make is None else self._make()
+
     def clear(self) -> None:
         """Forgets what is kept for the key."""
-        self.value = self._default if self._make is None else self._make()
+        self.value = self.initial()
 
     def decoder(self, uid: Uid, kind: str, stored: Description) -> Decoder:
         """Reads the values of a part that was stored with that description. Raises `StateMismatch`."""
@@ -109,7 +134,7 @@ class KeyedState:
 
     def take_up(self, keys: Sequence[Hashable], values: Sequence[Any]) -> None:
         """Keeps restored entries."""
-        self.map.live.update(zip(keys, values, strict=True))
+        self.map.take_up(keys, values)
 
     def cleaner(self) -> Cleaner | None:
         """For a snapshot that is taken now; None: everything is stored. Called on the task's thread, what it returns on
@@ -122,6 +147,7 @@ class ValueState(KeyedState, Generic[V]):
 
     __slots__ = ()
     kind = "value"
+    in_columns = True
     value: V
 
     def get(self) -> V:
@@ -136,6 +162,7 @@ class ReducingState(KeyedState, Generic[V]):
 
     __slots__ = ("_function",)
     kind = "reducing"
+    in_columns = True
     value: V | None
 
     def __init__(self, name: str, codec: Codec, function: Callable[[V, V], V], evolution: Evolution) -> None:
@@ -154,6 +181,7 @@ class AggregatingState(KeyedState, Generic[V, R]):
 
     __slots__ = ("_add", "_result")
     kind = "aggregating"
+    in_columns = True
 
     def __init__(
         self,

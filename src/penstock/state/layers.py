@@ -19,7 +19,7 @@ A picture may be read from another thread while the map goes on: it touches noth
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 REMOVED: Final = object()
@@ -73,6 +73,10 @@ class KeyedMap(Protocol):
     def set(self, key: Hashable, value: Any) -> None: ...
 
     def update(self, entries: Mapping[Any, Any]) -> None: ...
+
+    def take_up(self, keys: Sequence[Hashable], values: Sequence[Any]) -> None:
+        """Keeps entries that are restored."""
+        ...
 
     def remove(self, key: Hashable) -> None: ...
 
@@ -159,6 +163,9 @@ class LayeredMap:
     def update(self, entries: Mapping[Any, Any]) -> None:
         self.live.update(entries)
         self.changed.update(entries)
+
+    def take_up(self, keys: Sequence[Hashable], values: Sequence[Any]) -> None:
+        self.live.update(zip(keys, values, strict=True))
 
     def remove(self, key: Hashable) -> None:
         self.changed[key] = REMOVED

@@ -70,8 +70,8 @@ class SlotTable:
         self._index: KeyIndex = DictIndex(keys, payload)
         self._expected = 0
         """So many keys will come: an index of another form is to be told."""
-        self._carried = _NONE
-        """Slots that were touched since the last cut, besides those that the index knows of."""
+        self._noted = np.zeros(0, np.bool_)
+        """By slot: whether it was touched since the last cut, besides those that the index knows of."""
         self._touched: list[tuple[Cut, Slots]] = []
         """Up to each cut, the slots that were touched since the one before it; none before the floor."""
         self._floor = Cut(0)
@@ -93,16 +93,16 @@ class SlotTable:
             self._captures.keep(found.slots[found.first_rows])
         return found
 
+    def look_up(self, key_columns: list[pa.Array]) -> Slots:
+        """The slot of every row's key, -1 where there is none."""
+        return self._suited_index(key_columns).look_up(key_columns)
+
     def _suited_index(self, key_columns: list[pa.Array]) -> KeyIndex:
         index = suited_index(self._index, self._keys, key_columns)
         if index is not self._index:
             self._index = index
             index.expect(self._expected)
         return index
-
-    def look_up(self, key_columns: list[pa.Array]) -> Slots:
-        """The slot of every row's key, -1 where there is none."""
-        return self._index.look_up(key_columns)
 
     def keys_of(self, slots: Slots | slice) -> list[pa.Array]:
         return self._index.captured()(slots)
@@ -113,8 +113,11 @@ class SlotTable:
 
     def touch(self, slots: Slots) -> None:
         """The values of these slots are about to be changed, though nobody asked for their keys."""
-        if len(slots):
-            self.find(self.keys_of(slots))
+        if len(self) > len(self._noted):
+            self._noted = np.concatenate([self._noted, np.zeros(2 * len(self) - len(self._noted), np.bool_)])
+        self._noted[slots] = True
+        if self._captures:
+            self._captures.keep(slots)
 
     def expect(self, keys: int) -> None:
         self._expected = max(keys, self._expected)
@@ -125,10 +128,17 @@ class SlotTable:
     # ---- captures ----
     def mark(self, cut: Cut, floor: Cut) -> None:
         self._touched = [(known, slots) for known, slots in self._touched if known > floor]
-        touched = np.concatenate([self._carried, self._index.take_touched()])
-        self._touched.append((cut, touched))
-        self._carried = _NONE
+        self._touched.append((cut, self._take_touched()))
         self._floor = floor
+
+    def _take_touched(self) -> Slots:
+        """Those since the last call, each once."""
+        touched, noted = self._index.take_touched(), self._noted
+        if not len(noted):
+            return touched
+        self._noted = np.zeros(0, np.bool_)
+        noted[touched[touched < len(noted)]] = True
+        return np.concatenate([np.flatnonzero(noted), touched[touched >= len(noted)]])
 
     def changed_since(self, cut: Cut) -> int | None:
         """At most, and up to the last mark; None if that cannot be told."""
@@ -147,13 +157,13 @@ class SlotTable:
         return np.flatnonzero(marked)
 
     def changes(self, since: Cut) -> Section:
-        return self._section(self.touched_since(since))
+        return self.section(self.touched_since(since))
 
     def whole(self) -> Section:
-        return self._section(None)
+        return self.section(None)
 
-    def _section(self, slots: Slots | None) -> Section:
-        """Of some slots, or of all."""
+    def section(self, slots: Slots | None) -> Section:
+        """Of some slots, or of all, as they are now."""
         arrays = [values.arrays for values in self._values.values()]
         read = self._captures.reader([array for own in arrays for array in own], slots, len(self))
         groups = [(len(own), values.frozen()) for own, values in zip(arrays, self._values.values(), strict=True)]
@@ -167,7 +177,7 @@ class SlotTable:
 
     def only(self, slots: Slots) -> tuple[Self, Slots]:
         """Another table with the keys of these slots alone, in their order; and, by slot here, the slot there, or -1.
-        For tables without values."""
+        The values are for their owners to move."""
         other, places = type(self)(self._keys, self._values), np.full(len(self), -1, np.int64)
         if len(slots):
             other.find(self.keys_of(slots))
@@ -179,7 +189,7 @@ class SlotTable:
             return there[there >= 0]
 
         other._touched = [(cut, moved(touched)) for cut, touched in self._touched]
-        other._carried = moved(np.concatenate([self._carried, self._index.take_touched()]))
+        other.touch(moved(self._take_touched()))
         other._floor = self._floor
         return other, places
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.core.test_restore import GRAPH, HASH, READ, TOTAL, finishing, given_to, graph, handle, operator, record
 
 from penstock.core.handles import PartHandle, PartKind
-from penstock.core.ids import RECOVERED, ChannelId, EdgeId, SubtaskId
+from penstock.core.ids import RECOVERED, ChainId, ChannelId, EdgeId, SubtaskId
 from penstock.core.keygroups import range_of
 from penstock.core.record import CheckpointRecord, EdgeRecord, GraphRecord
 from penstock.core.restore import TASK_PART, as_restored, plan_restore
@@ -114,6 +114,42 @@ def test_a_receiver_goes_on_where_one_former_receiver_of_a_broadcast_was() -> No
         {"0-1", "1-1"},
         {"0-0", "1-0"},
     ]
+
+
+def behind_broadcast(width: int, *, with_others: bool = False) -> GraphRecord:
+    """Rules are broadcast to `read`, which forwards them; unless it also gets other records."""
+    edges = [EdgeRecord(READ, TOTAL, "forward"), EdgeRecord(ChainId("rules"), READ, "broadcast")]
+    if with_others:
+        edges.append(EdgeRecord(ChainId("others"), READ, "rebalance"))
+    return graph(
+        ("rules", 1, [operator("rules")]),
+        ("others", 1, [operator("others")]),
+        ("read", width, [operator("read")]),
+        ("total", width, [operator("total")]),
+        edges=edges,
+    )
+
+
+def forwarded(taken_by: GraphRecord) -> CheckpointRecord:
+    width = taken_by.chains[-1].parallelism
+    parts = {
+        ("total", index): [handle("total", PartKind.INPUT_CHANNEL, f"to {index}", channel=(0, index, index))]
+        for index in range(width)
+    }
+    return record(parts, taken_by)
+
+
+@pytest.mark.parametrize(("old", "new"), PAIRS)
+def test_what_was_broadcast_and_then_forwarded_is_replayed_once_by_every_receiver(old: int, new: int) -> None:
+    taken, into = forwarded(behind_broadcast(old)), behind_broadcast(new)
+    for index in range(new):
+        former = index if index < old else 0
+        assert replays(taken, into, index) == [(f"to {former}", PartKind.INPUT_CHANNEL)]
+
+
+def test_where_other_records_are_forwarded_too_none_of_them_is_lost() -> None:
+    taken, into = forwarded(behind_broadcast(3, with_others=True)), behind_broadcast(1, with_others=True)
+    assert [name for name, _ in replays(taken, into, 0)] == ["to 0", "to 1", "to 2"]
 
 
 def test_of_a_channel_recovered_records_come_first_then_input_then_output() -> None:

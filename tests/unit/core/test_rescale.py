@@ -98,4 +98,17 @@ def test_a_job_that_ends_together_takes_no_checkpoint_but_the_final_one() -> Non
     assert len(drive.ever(SendTrigger)) == 1
     for subtask in TOPOLOGY.subtasks:
         drive.event("drained", drive.attempt, subtask)
-    assert drive.barrier.purpose is Purpose.FINAL
+    assert len(drive.ever(SendTrigger)) == 2
+
+
+def test_the_final_checkpoint_of_a_job_that_ends_together_is_written_as_the_savepoint_that_it_becomes() -> None:
+    """So that it can be read without RocksDB, and divided into more key groups."""
+    purposes = []
+    for together in (True, False):
+        drive = Drive(every=1000.0)
+        if together:
+            drive.event("end_together")
+        for subtask in TOPOLOGY.subtasks:
+            drive.event("drained", drive.attempt, subtask)
+        purposes.append(drive.barrier.purpose)
+    assert purposes == [Purpose.SAVEPOINT, Purpose.FINAL]

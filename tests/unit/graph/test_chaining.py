@@ -71,6 +71,18 @@ def test_a_change_of_parallelism_is_a_rebalance():
     assert graph.slots == 3
 
 
+def test_chains_and_edges_are_the_same_at_any_parallelism():
+    """Or records that were in flight between two chains would have no place in one of both."""
+    p = ps.Pipeline("job", parallelism=2)
+    numbers(p, "in").map_batches(identity, uid="one", parallelism=1).sink(ps.sinks.Discard(), uid="out", parallelism=1)
+    graph = p.graph()
+    assert [[operator.uid for operator in chain.operators] for chain in graph.chains] == [["in"], ["one", "out"]]
+    assert graph.scaled is not None
+    alone = graph.scaled(1)
+    assert [chain.id for chain in alone.chains] == [chain.id for chain in graph.chains]
+    assert [(edge.source, edge.target) for edge in alone.edges] == [("in", "one")]
+
+
 @pytest.mark.parametrize("how", ["rebalance", "broadcast"])
 def test_an_exchange_breaks_the_chain_even_at_equal_parallelism(how: str):
     p = ps.Pipeline("job")

@@ -140,7 +140,9 @@ def test_after_the_warm_up_large_batches_need_no_further_variant_of_a_kernel() -
     program = """
 import numpy as np, pyarrow as pa
 from tests.unit.state.harness import Job, ManualClock
+import penstock as ps
 from penstock.operators.aggregation.declare import count, sum
+from penstock.operators.process import ProcessOperator
 from penstock.operators.reduce import ReduceOperator
 from penstock.operators.warmup import warm_up
 
@@ -159,6 +161,17 @@ received = pa.ipc.read_record_batch(batch.serialize(), batch.schema)  # as from 
 for key in ("k", "w"):
     job = Job(lambda: ReduceOperator((key,), {"n": count(), "total": sum("v")}, batch.schema), (key,), 2)
     job.feed(batch, received, received.slice(3))
+
+class Sums(ps.KeyedFunction):
+    total = ps.value(tuple[int, float, bool], default=(0, 0.0, False))
+
+    def process(self, row, ctx):
+        count, total, odd = self.total.value
+        self.total.value = (count + 1, total + row.v, not odd)
+
+for key in ("k", "w"):
+    job = Job(lambda: ProcessOperator(Sums, (key,), batch.schema, batch.schema), (key,), 2)
+    job.feed(batch, received, received.slice(3)).snapshot()
 assert variants() == before, (before, variants())
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=110)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -26,7 +27,7 @@ from penstock.runtime.ports import STATE, WriteId
 from penstock.runtime.restored import RestoredSubtask
 from penstock.runtime.statelog import Captured, Progress, StateLog
 from penstock.simulation.files import MemoryFiles
-from penstock.state import declare
+from penstock.state import columnmap, declare
 from penstock.state.parts import CapturedPart
 from penstock.store.layout import checkpoint_directory
 from penstock.store.parts import restored, write_parts
@@ -55,6 +56,20 @@ class Wallet(KeyedFunction):
         ctx.emit(key=row.key, amount=self.total.value)
 
 
+class Memory(KeyedFunction):
+    """Keeps one value of a key, in columns; an amount of 0 clears it, one of 2 leaves that of an even key as it is."""
+
+    last: Any = declare.value(tuple[int, str | None], default=(0, None))
+
+    def process(self, row: Any, ctx: KeyedContext) -> None:
+        count, text = self.last.value
+        if row.amount == 0:
+            self.last.clear()
+        elif row.amount != 2 or row.key % 2:
+            self.last.value = (count + row.amount, None if row.amount == 3 else f"{text}-{row.amount}")
+        ctx.emit(key=row.key, amount=count * 1_000 + len(text or ""))
+
+
 def reduce() -> Operator:
     return ReduceOperator(("key",), {"n": aggregates.count(), "low": aggregates.min("amount")}, SCHEMA)
 
@@ -67,7 +82,17 @@ def process() -> Operator:
     return ProcessOperator(Wallet, ("key",), SCHEMA, SCHEMA)
 
 
-OPERATORS = pytest.mark.parametrize("make", [reduce, fold, process])
+def process_in_columns() -> Operator:
+    return ProcessOperator(Memory, ("key",), SCHEMA, SCHEMA)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tables_in_columns_are_made_anew_early() -> Iterator[None]:
+    with mock.patch.object(columnmap, "LEAST_ABSENT", 1):
+        yield
+
+
+OPERATORS = pytest.mark.parametrize("make", [reduce, fold, process, process_in_columns])
 
 
 @dataclass

@@ -451,7 +451,7 @@ def test_a_row_that_does_not_fit_what_was_declared_is_refused() -> None:
         job.feed(batch(("a", 1)))
 
 
-def test_a_value_of_another_type_than_declared_is_refused_at_the_snapshot_naming_state_and_key() -> None:
+def test_a_value_of_another_type_than_declared_is_refused_by_the_snapshot_at_the_latest_naming_state_and_key() -> None:
     class Wrong(KeyedFunction):
         total = ps.value(int, default=0)
 
@@ -459,11 +459,10 @@ def test_a_value_of_another_type_than_declared_is_refused_at_the_snapshot_naming
             self.total.value = "many" if row.amount > 5 else row.amount  # type: ignore[assignment]
 
     job = Job(lambda: ProcessOperator(Wrong(), ("user",), OUTPUT, INPUT), ("user",))
-    captured = job.feed(batch(("a", 1), ("b", 6))).capture()
     with pytest.raises(
         UnstorableValue, match="the value state 'total', declared as int, cannot be stored for the key 'b': 'many'"
     ):
-        written(captured)
+        job.feed(batch(("a", 1), ("b", 6))).snapshot()
 
 
 def test_state_that_was_stored_as_another_type_is_refused_naming_both() -> None:

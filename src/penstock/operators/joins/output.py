@@ -25,7 +25,7 @@ class Output:
     def __init__(
         self, left: JoinSide, how: How, schema: pa.Schema, *, changelog: bool = False, before: int = 0
     ) -> None:
-        self._schema, self._changelog, self._before = schema, changelog, before
+        self._schema, self._changelog = schema, changelog
         self._left_names = [name for name in left.schema.names if not (left.changelog and name == OPERATION)]
         self._left_key = left.key
         self._right = len(schema) - len(self._left_names) - before - changelog if how.pairs else 0

@@ -5,7 +5,9 @@ are matched, put out and, after their last window, dropped.
 
 For tumbling and sliding windows, rows are filed by pane (see `windows.panes`). A window is put out in portions of whole
 keys, between which records and barriers are taken: a checkpoint then says which keys are out (`windows.fired`). What is
-over is seen by its time alone.
+over is seen by its time alone. (A restore from the middle finds the rows of the other keys by time, too. So a sliding
+window takes up what came after its end but before the checkpoint, which it would not have without the restore: records
+that are late for this window, but not for the next one.)
 
 Sessions are not kept as such: when the time of a row may be over, the rows of its key are put in order, both sides
 together, and cut where there is a gap. What was put out is removed; that is recorded, because a session may be longer
@@ -127,7 +129,7 @@ class WindowJoinOperator(TimedJoinOperator):
                     self._emit(some if side == 0 else None, some if side == 1 else None, starts, ends, out)
 
     def _matched(self, left: Part, right: Part) -> tuple[Numbers, Numbers]:
-        """Every pair: the places of both in their parts."""
+        """Every pair: the places of both in their parts. Where no pairs are put out, one for each row of the left."""
         order = np.argsort(right.windows, kind="stable")
         ordered = right.windows[order]
         begins = np.searchsorted(ordered, left.windows, side="left")
@@ -135,6 +137,8 @@ class WindowJoinOperator(TimedJoinOperator):
         if self._how is How.FULL:  # only then are there keys with nulls on both sides
             known = complete(self.state.keys.of(self.state.sides[0].owners(left.rows)))
             counts = counts if known is None else np.where(known, counts, 0)
+        if not self._how.pairs:  # one match is as good as many
+            counts = np.minimum(counts, 1)
         of_left = np.repeat(np.arange(len(counts)), counts)
         within = np.arange(len(of_left)) - np.repeat(np.cumsum(counts) - counts, counts)
         return of_left, order[np.repeat(begins, counts) + within]

@@ -64,6 +64,9 @@ class RocksBackend:
         for entries in self._maps.values():
             entries.prefetch(keys)
 
+    def write_back(self) -> None:
+        """What was changed is where it belongs."""
+
     def settle(self) -> None:
         for entries in self._maps.values():
             entries.settle()

@@ -152,6 +152,9 @@ class RocksMap:
     def update(self, entries: Mapping[Any, Any]) -> None:
         self.live.update(entries)
 
+    def take_up(self, keys: Sequence[Hashable], values: Sequence[Any]) -> None:
+        self.live.update(zip(keys, values, strict=True))
+
     def remove(self, key: Hashable) -> None:
         self.live[key] = REMOVED
 

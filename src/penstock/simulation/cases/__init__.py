@@ -1,0 +1,1 @@
+"""Operator cases: jobs around one kind of operator each, and what they must put out, computed independently."""
