@@ -1,8 +1,9 @@
 """Events per second of a workload in its steady state: every key is known, every kernel is loaded, checkpoints go on.
 
 The job runs on embedded Spark, through the production path from source to sink. Workers count the rows that their
-stateful subtasks have taken in and say so every heartbeat, with their own clock beside it: the rate is taken between
-two such sayings, so neither the start nor the delay of a message is part of it.
+sources have read and say so every heartbeat, with their own clock beside it: the rate is taken between two such
+sayings, so neither the start nor the delay of a message is part of it. At the source, because rows may be combined on
+their way to the stateful operator; what lies between the two is bounded to a fraction of a second.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import penstock as ps
 from penstock.bench.events import Events, KeyType
 from penstock.bench.svg import Curve, curves
-from penstock.bench.workloads import WORKLOADS, pipeline
+from penstock.bench.workloads import SOURCE, WORKLOADS, pipeline
 from penstock.core.ids import WorkerId
 from penstock.core.orders import JobState
 from penstock.core.statistics import CheckpointStatistics, Status
@@ -118,7 +119,6 @@ def _checkpoints(run: Run, directory: str, every: str) -> ps.Checkpoints:
 class _Watch:
     def __init__(self, run: Run, job: Any, say: Say, progress: Progress) -> None:
         self._run, self._job, self._say, self._progress = run, job, say, progress
-        self._chain = WORKLOADS[run.workload].uid
 
     def measure(self) -> Figure:
         self._until(lambda: self._job.status().state is JobState.RUNNING, "the workers to start")
@@ -140,20 +140,20 @@ class _Watch:
             self._progress(int(passed), int(self._run.seconds))
             self._pause(min(1.0, self._run.seconds - passed))
             sample = self._sample()
-            self._say(f"  {_rate(first, sample, self._chain) / 1e6:.2f} M events/s so far")
+            self._say(f"  {_rate(first, sample, SOURCE) / 1e6:.2f} M events/s so far")
             yield sample
 
     def _figure(
         self, samples: Sequence[Sample], ended: Sequence[CheckpointStatistics], cpu: float, since: float
     ) -> Figure:
         first, last = samples[0], samples[-1]
-        events = sum(_rows(last[worker], self._chain) - _rows(first[worker], self._chain) for worker in first)
+        events = sum(_rows(last[worker], SOURCE) - _rows(first[worker], SOURCE) for worker in first)
         completed = [one for one in ended if one.status is Status.COMPLETED]
         durations = sorted(one.duration_ms for one in completed)
         seconds = statistics.mean((last[worker].at_ms - first[worker].at_ms) / 1000 for worker in first)
         memory = [_peak_rss(pid) for pid in self._job.workers().values()]
         return Figure(
-            events_per_s=round(_rate(first, last, self._chain)),
+            events_per_s=round(_rate(first, last, SOURCE)),
             events=events,
             seconds=round(seconds, 3),
             keys=self._run.events.keys,
@@ -168,7 +168,7 @@ class _Watch:
             worker_memory_bytes=memory,
             memory_bytes=sum(memory),
             own_memory_bytes=sum(_own_memory(pid) for pid in self._job.workers().values()),
-            per_second=_per_second(samples, self._chain),
+            per_second=_per_second(samples, SOURCE),
             checkpoints_at=[(round((one.triggered_ms - since) / 1000, 2), one.duration_ms) for one in completed],
         )
 
@@ -181,7 +181,7 @@ class _Watch:
 
     def _is_warm(self, seconds: float) -> bool:
         sample = self._sample()
-        seen = sum(_rows(figures, self._chain) for figures in sample.values())
+        seen = sum(_rows(figures, SOURCE) for figures in sample.values())
         enough = seen >= _LEAST_ROUNDS * self._run.events.keys and seconds >= _LEAST_WARM_UP
         return enough and len(sample) == self._run.workers
 

@@ -19,6 +19,8 @@ from penstock.bench.events import Events
 from penstock.operators.aggregation.declare import Aggregate
 
 SHORT = "100ms"
+SOURCE = "events"
+"""The uid of every workload's source."""
 
 
 class Falls(ps.KeyedFunction):
@@ -60,8 +62,6 @@ def _falls(stream: ps.Stream, events: Events) -> ps.Stream:
 
 @dataclass(frozen=True)
 class Workload:
-    uid: str
-    """Of the stateful operator."""
     work: Callable[[ps.Stream, Events], ps.Stream]
     """What is done with the stream of events."""
     values: int
@@ -69,10 +69,10 @@ class Workload:
 
 
 WORKLOADS = {
-    "w1": Workload("totals", _running_totals, 1_000),
-    "w2": Workload("windows", _long_windows, 1_000),
-    "w2-short": Workload("windows", _short_windows, 1_000),
-    "w3": Workload("falls", _falls, 997),
+    "w1": Workload(_running_totals, 1_000),
+    "w2": Workload(_long_windows, 1_000),
+    "w2-short": Workload(_short_windows, 1_000),
+    "w3": Workload(_falls, 997),
 }
 
 
@@ -85,6 +85,6 @@ def pipeline(
     runtime: ps.RuntimeSettings | None = None,
 ) -> ps.Pipeline:
     made = ps.Pipeline(name, parallelism=workers, checkpoints=checkpoints, backend=backend, runtime=runtime)
-    stream = made.source(events.source(), uid="events")
+    stream = made.source(events.source(), uid=SOURCE)
     WORKLOADS[name].work(stream, events).sink(ps.sinks.Discard(), uid="discard")
     return made
