@@ -367,7 +367,7 @@ class CheckpointStore:
     # ---- statistics ----
     def record_statistics(self, *entries: Mapping[str, object]) -> None:
         """Keeps the figures of completed or failed checkpoints: anything that JSON can hold."""
-        self._statistics.record(self._owned(), entries)
+        self._statistics.record(self._owned(), *entries)
 
     def statistics(self) -> list[dict[str, object]]:
         """Oldest first, those of earlier drivers included."""

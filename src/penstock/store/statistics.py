@@ -8,7 +8,7 @@ other's.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -31,7 +31,7 @@ class Statistics:
         self._path: str | None = None
         self._number = 0
 
-    def record(self, generation: Generation, entries: Sequence[Mapping[str, object]]) -> None:
+    def record(self, generation: Generation, *entries: Mapping[str, object]) -> None:
         with self._lock:
             rest = [_line(entry) for entry in entries]
             while rest:
