@@ -59,6 +59,12 @@ def hash_keys(
 
 
 @njit(nogil=True, cache=True)
+def room(table: NDArray[np.uint64]) -> int:
+    """How many keys a table may hold: two of three places, so that ways are short and the table small."""
+    return len(table) // 3 * 2
+
+
+@njit(nogil=True, cache=True)
 def find_slots(
     table: NDArray[np.uint64],
     records: NDArray[np.uint64],
@@ -76,7 +82,7 @@ def find_slots(
     slots: NDArray[np.int64],
     first_rows: NDArray[np.int64],
     places: NDArray[np.int32],
-    touched: NDArray[np.int64],
+    touched: NDArray[np.uint32],
     sums: NDArray[np.uint64],
 ) -> bool:
     """Fills in, from row `state[0]` on: `slots` of every row's key, new ones for new keys; `first_rows`, in which each
@@ -86,8 +92,8 @@ def find_slots(
     columns.
 
     `records` is flat; a new one is a copy of `template`, with its key. `words` are those of the keys, a row per column;
-    `offsets` and `data` their tails, empty if they have none. Stops before a block for which the table (which is filled
-    by half), the records or the arena may have no room, and at a row whose key has half its hash in common with another
+    `offsets` and `data` their tails, empty if they have none. Stops before a block for which the table, the records or
+    the arena may have no room, and at a row whose key has half its hash in common with another
     one: then it returns True, and the row is the caller's. `state`: the row that it stopped at, how many keys there
     are, how much of the arena is used, and how many of `first_rows` and of `touched` are filled.
     """
@@ -96,7 +102,7 @@ def find_slots(
     if offsets is not None:
         touch_at += 1
     mask = np.uint64(len(table) - 1)
-    most = min(len(table) // 2, len(records) // length)
+    most = min(room(table), len(records) // length)
     stamp, after = np.uint64(call) << _32, np.uint64(since + 1) << _32
     begin, count, used, distinct, fresh = state[0], state[1], state[2], state[3], state[4]
     fractions, more, tell = records.view(np.float64), values.view(np.float64), sums.shape[1] > 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,8 @@ _CALL = 1 << 32
 """What a call adds to the word that says when a key was touched."""
 _LAST_CALL = (1 << 32) - 1
 _CACHE_LINE = 64
+_PORTION = 1 << 18
+"""Keys that are entered into a new table at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class HashIndex:
         """Of the last `find`."""
         self._since = 0
         """The last call before the slots that were touched were taken."""
-        self._touched: list[Slots] = []
+        self._touched: list[npt.NDArray[Any]] = []
 
     def takes(self, columns: list[pa.Array]) -> bool:
         return self._words.takes(columns)
@@ -79,7 +82,7 @@ class HashIndex:
         rows = len(hashes)
         self._begin_call()
         found = Found(np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.int32))
-        touched = np.empty(rows, np.int64)
+        touched = np.empty(rows, np.uint32)
         state = np.array([0, self._count, self._used, 0, 0])
         while True:
             collided = self._kernels.find_slots(
@@ -137,7 +140,7 @@ class HashIndex:
         self._call += 1
 
     def _find_one(
-        self, keys: Encoded, hashes: Words, found: Found, touched: Slots, state: npt.NDArray[np.int64]
+        self, keys: Encoded, hashes: Words, found: Found, touched: npt.NDArray[np.uint32], state: npt.NDArray[np.int64]
     ) -> int:
         """Does for one row what the kernel leaves undone: a key whose half hash another key has as well. Returns the
         row."""
@@ -201,11 +204,12 @@ class HashIndex:
             records = _aligned(_power_of_two(keys), len(self._template))
             records[: len(self._records)] = self._records
             self._records = records
-        if 2 * keys > len(self._table):
-            self._table = np.zeros(_power_of_two(2 * keys), np.uint64)
-            keys_now = self._encoded()
-            hashes = self._kernels.hash_keys(keys_now.words, keys_now.offsets, keys_now.data)
-            self._kernels.enter_slots(self._table, hashes, 0)
+        if keys > self._kernels.room(self._table):
+            self._table = np.zeros(_power_of_two(keys * 3 // 2 + 1), np.uint64)
+            for begin in range(0, self._count, _PORTION):
+                known = self._encoded(begin, min(self._count, begin + _PORTION))
+                hashes = self._kernels.hash_keys(known.words, known.offsets, known.data)
+                self._kernels.enter_slots(self._table, hashes, begin)
 
     def _make_room(self, keys: Encoded, begin: int) -> None:
         """For the rows of the next block to be all new."""
@@ -216,13 +220,14 @@ class HashIndex:
             if needed > len(self._arena):
                 self._arena = _grown(self._arena, _power_of_two(needed))
 
-    def _encoded(self) -> Encoded:
-        """All keys, in the order of their slots, which is that of their tails in the arena."""
+    def _encoded(self, begin: int, end: int) -> Encoded:
+        """The keys of some slots, in whose order their tails lie in the arena."""
         width = self._words.width
-        words = read_only(np.ascontiguousarray(self._records[: self._count, :width].T))
+        words = read_only(np.ascontiguousarray(self._records[begin:end, :width].T))
         if not self._words.tailed:
             return Encoded(words)
-        offsets = np.append(self._records[: self._count, width], np.uint64(self._used)).astype(np.int64)
+        last = self._used if end == self._count else self._records[end, width]
+        offsets = np.append(self._records[begin:end, width], np.uint64(last)).astype(np.int64)
         return Encoded(words, read_only(offsets), read_only(self._arena[: self._used]))
 
     def take_over(self, columns: list[pa.Array], touched: Slots, payload: Payload) -> None:
@@ -238,7 +243,7 @@ class HashIndex:
             self._used = int(keys.offsets[-1] - keys.offsets[0])
             self._arena = np.zeros(_power_of_two(self._used), np.uint8)
             self._arena[: self._used] = keys.data[keys.offsets[0] : keys.offsets[-1]]
-        self._table = np.zeros(2 * len(self._records), np.uint64)
+        self._table = np.zeros(_power_of_two(rows * 3 // 2 + 1), np.uint64)
         hashes = self._kernels.hash_keys(keys.words, keys.offsets, keys.data)
         self._kernels.enter_slots(self._table, hashes, 0)
         self._call, self._since, self._touched = 1, 0, [touched]
@@ -267,7 +272,7 @@ class HashIndex:
     def take_touched(self) -> Slots:
         """The slots that were found or made since the last call, each once."""
         touched, self._touched, self._since = joined_slots(self._touched), [], self._call
-        return touched
+        return touched.astype(np.int64, copy=False)
 
 
 def _power_of_two(least: int) -> int:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -164,5 +164,5 @@ def _refilled(index: KeyIndex, keys: KeyColumns, *, nulls: bool) -> KeyIndex:
     return made
 
 
-def joined_slots(slots: list[Slots]) -> Slots:
+def joined_slots(slots: list[npt.NDArray[Any]]) -> Slots:
     return np.concatenate(slots) if slots else np.empty(0, np.int64)

@@ -72,7 +72,7 @@ class SlotTable:
         """So many keys will come: an index of another form is to be told."""
         self._noted = np.zeros(0, np.bool_)
         """By slot: whether it was touched since the last cut, besides those that the index knows of."""
-        self._touched: list[tuple[Cut, Slots]] = []
+        self._touched: list[tuple[Cut, npt.NDArray[np.uint32]]] = []
         """Up to each cut, the slots that were touched since the one before it; none before the floor."""
         self._floor = Cut(0)
         self._captures = Captures()
@@ -128,7 +128,7 @@ class SlotTable:
     # ---- captures ----
     def mark(self, cut: Cut, floor: Cut) -> None:
         self._touched = [(known, slots) for known, slots in self._touched if known > floor]
-        self._touched.append((cut, self._take_touched()))
+        self._touched.append((cut, self._take_touched().astype(np.uint32)))
         self._floor = floor
 
     def _take_touched(self) -> Slots:
@@ -150,7 +150,7 @@ class SlotTable:
         if not touched:
             return _NONE
         if len(touched) == 1:
-            return touched[0]
+            return touched[0].astype(np.int64)
         marked = np.zeros(len(self), np.bool_)
         for slots in touched:
             marked[slots] = True
@@ -184,11 +184,11 @@ class SlotTable:
             other._index.take_touched()
         places[slots] = np.arange(len(slots))
 
-        def moved(touched: Slots) -> Slots:
+        def moved(touched: npt.NDArray[Any]) -> Slots:
             there: Slots = places[touched]
             return there[there >= 0]
 
-        other._touched = [(cut, moved(touched)) for cut, touched in self._touched]
+        other._touched = [(cut, moved(touched).astype(np.uint32)) for cut, touched in self._touched]
         other.touch(moved(self._take_touched()))
         other._floor = self._floor
         return other, places
