@@ -47,6 +47,8 @@ def add_process(
     schema = declared_schema(returns, site)
     factory = partial(ProcessOperator, keyed_function, key, schema, schema_of(routes))
     states = tuple(states_of(keyed_function))
+    for hidden in (one.name for one in states if hasattr(KeyedFunction, one.name)):
+        raise site.error(f"the state {hidden!r} hides the method of that name: give it another name")
     key_types = key_columns(schema_of(routes), key)
     node = Node(site, factory, schema, routes, parallelism, stateful=True, states=states, key=key_types)
     return (Route(plan.add(node)),)

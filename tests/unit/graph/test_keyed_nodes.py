@@ -18,6 +18,10 @@ class Totals(ps.KeyedFunction):
         ctx.emit(user=row.user, total=self.total.value)
 
 
+class Hiding(ps.KeyedFunction):
+    close = ps.value(int)
+
+
 RETURNS = {"user": str, "total": int}
 
 
@@ -84,6 +88,7 @@ def plain(row, state, ctx) -> None:
         (lambda k: k.process(plain, returns=RETURNS, state=int), "for example state=ps.value(int, default=0)"),
         (lambda k: k.process(dict, returns=RETURNS), "derive the class from ps.KeyedFunction"),
         (lambda k: k.process(7, returns=RETURNS), "or a plain function, not 7"),
+        (lambda k: k.process(Hiding, returns=RETURNS), "the state 'close' hides the method of that name"),
     ],
 )
 def test_a_process_that_cannot_run_is_refused(write, message):
