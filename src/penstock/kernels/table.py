@@ -59,9 +59,9 @@ def hash_keys(
 
 
 @njit(nogil=True, cache=True)
-def room(table: NDArray[np.uint64]) -> int:
-    """How many keys a table may hold: two of three places, so that ways are short and the table small."""
-    return len(table) // 3 * 2
+def room(places: int) -> int:
+    """How many keys a table of so many places may hold: two thirds, so that ways are short and the table small."""
+    return 2 * places // 3
 
 
 @njit(nogil=True, cache=True)
@@ -102,7 +102,7 @@ def find_slots(
     if offsets is not None:
         touch_at += 1
     mask = np.uint64(len(table) - 1)
-    most = min(room(table), len(records) // length)
+    most = min(room(len(table)), len(records) // length)
     stamp, after = np.uint64(call) << _32, np.uint64(since + 1) << _32
     begin, count, used, distinct, fresh = state[0], state[1], state[2], state[3], state[4]
     fractions, more, tell = records.view(np.float64), values.view(np.float64), sums.shape[1] > 0

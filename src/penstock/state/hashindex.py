@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.kernels.additions import ADD, ADD_FRACTION, COUNT
 from penstock.kernels.hashing import Scalar, read_only
+from penstock.state import blocks
 from penstock.state.index import Found, Payload, Slots, joined_slots
 from penstock.state.keys import KeyColumns
 from penstock.state.keywords import Encoded, KeyWords, Words
@@ -26,7 +27,6 @@ _INITIAL_ARENA = 1 << 14
 _CALL = 1 << 32
 """What a call adds to the word that says when a key was touched."""
 _LAST_CALL = (1 << 32) - 1
-_CACHE_LINE = 64
 _PORTION = 1 << 18
 """Keys that are entered into a new table at a time."""
 
@@ -55,8 +55,8 @@ class HashIndex:
         self.fresh = payload
         self._touch_at = self._words.width + self._words.tailed
         self._template = np.concatenate([np.zeros(self._touch_at + 1, np.uint64), payload])
-        self._records = _aligned(_INITIAL_KEYS, len(self._template))
-        self._table = np.zeros(2 * _INITIAL_KEYS, np.uint64)
+        self._records = _records(_INITIAL_KEYS, len(self._template))
+        self._table = blocks.zeros(2 * _INITIAL_KEYS)
         self._arena = np.zeros(_INITIAL_ARENA if self._words.tailed else 0, np.uint8)
         self._count = self._used = 0
         self._call = 0
@@ -201,15 +201,19 @@ class HashIndex:
     def expect(self, keys: int) -> None:
         """So many keys will come: room for all of them is made at once, instead of again and again as they come."""
         if keys > len(self._records):
-            records = _aligned(_power_of_two(keys), len(self._template))
-            records[: len(self._records)] = self._records
+            records = _records(_power_of_two(keys), len(self._template))
+            records[: self._count] = self._records[: self._count]
             self._records = records
-        if keys > self._kernels.room(self._table):
-            self._table = np.zeros(_power_of_two(keys * 3 // 2 + 1), np.uint64)
+        if keys > self._kernels.room(len(self._table)):
+            self._table = self._empty_table(keys)
             for begin in range(0, self._count, _PORTION):
                 known = self._encoded(begin, min(self._count, begin + _PORTION))
                 hashes = self._kernels.hash_keys(known.words, known.offsets, known.data)
                 self._kernels.enter_slots(self._table, hashes, begin)
+
+    def _empty_table(self, keys: int) -> Words:
+        size = _power_of_two(keys)
+        return blocks.zeros(size if keys <= self._kernels.room(size) else 2 * size)
 
     def _make_room(self, keys: Encoded, begin: int) -> None:
         """For the rows of the next block to be all new."""
@@ -235,7 +239,8 @@ class HashIndex:
         keys = self._words.encode(columns)
         rows, width = keys.words.shape[1], self._words.width
         self._count = rows
-        self._records = _aligned(_power_of_two(rows), len(self._template))
+        self._records = _records(_power_of_two(rows), len(self._template))
+        self._records[:rows] = self._template
         self._records[:rows, :width] = keys.words.T
         self.payload[:rows] = payload
         if keys.offsets is not None:
@@ -243,7 +248,7 @@ class HashIndex:
             self._used = int(keys.offsets[-1] - keys.offsets[0])
             self._arena = np.zeros(_power_of_two(self._used), np.uint8)
             self._arena[: self._used] = keys.data[keys.offsets[0] : keys.offsets[-1]]
-        self._table = np.zeros(_power_of_two(rows * 3 // 2 + 1), np.uint64)
+        self._table = self._empty_table(rows)
         hashes = self._kernels.hash_keys(keys.words, keys.offsets, keys.data)
         self._kernels.enter_slots(self._table, hashes, 0)
         self._call, self._since, self._touched = 1, 0, [touched]
@@ -279,12 +284,9 @@ def _power_of_two(least: int) -> int:
     return max(_INITIAL_KEYS, 1 << (least - 1).bit_length())
 
 
-def _aligned(rows: int, words: int) -> Words:
-    """Zeros that begin with a line of the processor's cache, so that a small record lies within one."""
-    spare = _CACHE_LINE // 8
-    flat = np.zeros(rows * words + spare, np.uint64)
-    begin = -flat.__array_interface__["data"][0] % _CACHE_LINE // 8
-    return flat[begin : begin + rows * words].reshape(rows, words)
+def _records(rows: int, words: int) -> Words:
+    """Of any content: a record is written when its slot is given out. A small one lies within a line of the cache."""
+    return blocks.words(rows * words).reshape(rows, words)
 
 
 def _grown(array: npt.NDArray[Scalar], length: int) -> npt.NDArray[Scalar]:

@@ -1,0 +1,61 @@
+"""Memory for tables that come and go, as those of windows do: a block that nobody uses any more is used again.
+
+Fresh memory of the system costs about as much as all that is done with it: every page is cleared when it is first
+touched. A thread remembers the blocks that it was last given. One that nothing but this memory refers to is free: an
+array refers to the block that it lies in, and so does everything that was made of it, also on other threads.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Words = npt.NDArray[np.uint64]
+
+_LEAST: Final = 1 << 17
+"""Words: smaller ones are soon made."""
+_MOST: Final = 1 << 22
+"""Words: larger ones are seldom wanted twice, and would be missed."""
+_REMEMBERED: Final = 8
+_CACHE_LINE: Final = 64
+_SPARE: Final = _CACHE_LINE // 8
+
+
+class _Blocks(threading.local):
+    def __init__(self) -> None:
+        self.known: list[Words] = []
+
+
+_blocks = _Blocks()
+
+
+def words(count: int) -> Words:
+    """So many words of any content, from the start of a line of the processor's cache on."""
+    block = _block(count) if _LEAST <= count <= _MOST else np.empty(count + _SPARE, np.uint64)
+    begin = -block.__array_interface__["data"][0] % _CACHE_LINE // 8
+    return block[begin : begin + count]
+
+
+def zeros(count: int) -> Words:
+    if _LEAST <= count <= _MOST:
+        made = words(count)
+        made.fill(0)
+        return made
+    return np.zeros(count, np.uint64)
+
+
+def _block(count: int) -> Words:
+    size = (1 << (count - 1).bit_length()) + _SPARE
+    known = _blocks.known
+    for place, block in enumerate(known):
+        if len(block) == size and sys.getrefcount(block) == 3:  # by the list, by this loop, and by the call
+            known.append(known.pop(place))
+            return block
+    block = np.empty(size, np.uint64)
+    known.append(block)
+    del known[:-_REMEMBERED]
+    return block
