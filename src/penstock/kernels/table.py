@@ -60,8 +60,9 @@ def hash_keys(
 
 @njit(nogil=True, cache=True)
 def room(places: int) -> int:
-    """How many keys a table of so many places may hold: two thirds, so that ways are short and the table small."""
-    return 2 * places // 3
+    """How many keys a table of so many places may hold. Half of them: nearly every key is found where it is looked for
+    first. (Two thirds would save a sixth of the memory and cost a sixth of the speed.)"""
+    return places // 2
 
 
 @njit(nogil=True, cache=True)

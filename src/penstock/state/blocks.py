@@ -51,10 +51,10 @@ def zeros(count: int) -> Words:
 def _block(count: int) -> Words:
     size = (1 << (count - 1).bit_length()) + _SPARE
     known = _blocks.known
-    for place, block in enumerate(known):
-        if len(block) == size and sys.getrefcount(block) == 3:  # by the list, by this loop, and by the call
+    for place in range(len(known)):
+        if len(known[place]) == size and sys.getrefcount(known[place]) == 2:  # by the list, and by this call
             known.append(known.pop(place))
-            return block
+            return known[-1]
     block = np.empty(size, np.uint64)
     known.append(block)
     del known[:-_REMEMBERED]

@@ -212,7 +212,8 @@ def test_a_find_adds_to_what_is_kept_beside_each_key(same_hash: bool, tell: bool
 
 def test_there_is_room_for_as_many_keys_as_are_expected_and_one_more_is_found_too() -> None:
     for power in range(10, 16):
-        for keys in (*range((2 << power) // 3 - 2, (2 << power) // 3 + 3), (1 << power) - 1, 1 << power):
+        most = table.room(1 << power)
+        for keys in (*range(most - 2, most + 3), (1 << power) - 1, 1 << power):
             index = HashIndex(keys_of([pa.int64()]), table, nulls=False)
             index.expect(keys)
             found = index.find([pa.array(np.arange(keys + 1))])
