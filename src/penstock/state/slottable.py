@@ -63,11 +63,19 @@ class Section:
     """The stored columns of some of the rows, which are numbered as in `keys`."""
 
 
+@dataclass(slots=True)
+class Home:
+    """Where the index of a table is: for those who want to know it without the table, which refers to them. (What
+    refers to itself is not freed before Python looks for it, and tables are large.)"""
+
+    index: KeyIndex
+
+
 class SlotTable:
     def __init__(self, keys: KeyColumns, values: Mapping[str, SlotValues], payload: Sequence[int] = ()) -> None:
         """`payload`: what is kept of a new key beside it, for owners of values who want it there."""
         self._keys, self._values = keys, values
-        self._index: KeyIndex = DictIndex(keys, payload)
+        self._home = Home(DictIndex(keys, payload))
         self._expected = 0
         """So many keys will come: an index of another form is to be told."""
         self._noted = np.zeros(0, np.bool_)
@@ -76,6 +84,10 @@ class SlotTable:
         """Up to each cut, the slots that were touched since the one before it; none before the floor."""
         self._floor = Cut(0)
         self._captures = Captures()
+
+    @property
+    def _index(self) -> KeyIndex:
+        return self._home.index
 
     def __len__(self) -> int:
         return len(self._index)
@@ -100,7 +112,7 @@ class SlotTable:
     def _suited_index(self, key_columns: list[pa.Array]) -> KeyIndex:
         index = suited_index(self._index, self._keys, key_columns)
         if index is not self._index:
-            self._index = index
+            self._home.index = index
             index.expect(self._expected)
         return index
 

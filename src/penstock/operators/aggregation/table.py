@@ -20,7 +20,7 @@ from penstock.operators.aggregation.numbers import NumberAccumulator
 from penstock.state.hashindex import Additions, HashIndex
 from penstock.state.index import Found, Payload, Slots
 from penstock.state.keys import KeyColumns
-from penstock.state.slottable import SlotTable
+from penstock.state.slottable import Home, SlotTable
 
 
 class AggregateTable(SlotTable):
@@ -35,10 +35,7 @@ class AggregateTable(SlotTable):
         ]
         super().__init__(keys, self.accumulators, [0] * len(self._beside))
         for word, accumulator in enumerate(self._beside):
-            accumulator.keep_beside(partial(self._payload, word))
-
-    def _payload(self, word: int) -> Payload:
-        return self._index.payload[:, word]
+            accumulator.keep_beside(partial(_payload, self._home, word))
 
     def find_and_add(self, batch: pa.RecordBatch, key_columns: list[pa.Array]) -> Found:
         """Adds the rows of a batch, each to the slot of its key."""
@@ -96,6 +93,10 @@ class AggregateTable(SlotTable):
 
     def results(self, slots: Slots | slice) -> list[pa.Array]:
         return [accumulator.results(slots) for accumulator in self.accumulators.values()]
+
+
+def _payload(home: Home, word: int) -> Payload:
+    return home.index.payload[:, word]
 
 
 def described(aggregates: Mapping[str, Aggregate], schema: pa.Schema) -> list[dict[str, Any]]:
