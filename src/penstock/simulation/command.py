@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import track
@@ -16,6 +18,8 @@ from penstock.simulation.matrix import KEPT, MatrixSummary, named, runs_of, veri
 from penstock.simulation.operators import OperatorRun, OperatorSummary, operate, operator_runs, verify_operators
 from penstock.simulation.phases import KINDS, PAIRS, Lives, Sizes, live
 from penstock.simulation.run import Outcome, Summary, simulate, verify
+
+Found = TypeVar("Found")
 
 
 def run(seeds: range, processes: int | None, as_json: bool) -> bool:
@@ -97,15 +101,7 @@ def rescale(
 
 def _lives_with_progress(runs: list[Lives], processes: int) -> MatrixSummary:
     console = Console()
-    ticks = iter(track(runs, description="rescaling", console=console))
-
-    def each(lives: Lives, outcome: Outcome) -> None:
-        next(ticks, None)
-        if outcome.violation:
-            console.print(f"{lives}: {outcome.violation}")
-
-    summary = verify_lives(runs, processes, each)
-    next(ticks, None)
+    summary = _tracked(console, "rescaling", runs, lambda each: verify_lives(runs, processes, each))
     console.print(_table(summary))
     console.print(
         f"{summary.runs} runs, {summary.violations} violations in {summary.seconds:.0f} s: {summary.checkpoints}"
@@ -113,6 +109,25 @@ def _lives_with_progress(runs: list[Lives], processes: int) -> MatrixSummary:
     )
     if summary.failures:
         console.print(f"replay one with: {summary.failures[0].replay}")
+    return summary
+
+
+def _tracked(
+    console: Console,
+    doing: str,
+    runs: Sequence[Any],
+    verify: Callable[[Callable[[Any, Outcome], None]], Found],
+) -> Found:
+    """What `verify` finds, with its progress and its violations shown as they come."""
+    ticks = iter(track(runs, description=doing, console=console))
+
+    def each(run: object, outcome: Outcome) -> None:
+        next(ticks, None)
+        if outcome.violation:
+            console.print(f"{run}: {outcome.violation}")
+
+    summary = verify(each)
+    next(ticks, None)
     return summary
 
 
@@ -142,15 +157,7 @@ def operators(seeds: range, case: str | None, processes: int | None, as_json: bo
 
 def _operators_with_progress(runs: list[OperatorRun], processes: int) -> OperatorSummary:
     console = Console()
-    ticks = iter(track(runs, description="operating", console=console))
-
-    def each(run: OperatorRun, outcome: Outcome) -> None:
-        next(ticks, None)
-        if outcome.violation:
-            console.print(f"{run}: {outcome.violation}")
-
-    summary = verify_operators(runs, processes, each)
-    next(ticks, None)
+    summary = _tracked(console, "operating", runs, lambda each: verify_operators(runs, processes, each))
     columns = ("runs", "violations", "records", "checkpoints", "restores", "rescaled")
     table = Table("case", *columns)
     for of_case in summary.cases:

@@ -64,6 +64,9 @@ class StateOptions:
 
     @classmethod
     def of(cls, given: Options) -> StateOptions:
+        if unknown := sorted(given.keys() - Options.__annotations__.keys()):
+            known = ", ".join(Options.__annotations__)
+            raise TypeError(f"a state has no option {unknown[0]!r}: there are {known}, and default= of a value")
         for old_type, function in given.get("migrate", ()):
             codec_for(old_type)
             _callable(function, "migrate", f"a {getattr(old_type, '__name__', old_type)} that returns the new value")

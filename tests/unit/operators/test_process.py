@@ -465,6 +465,19 @@ def test_a_value_of_another_type_than_declared_is_refused_by_the_snapshot_at_the
         job.feed(batch(("a", 1), ("b", 6))).snapshot()
 
 
+def test_what_is_kept_as_it_is_until_the_snapshot_is_refused_there_naming_state_and_key() -> None:
+    class Wrong(KeyedFunction):
+        seen = ps.value(dict[str, int], default=dict)
+
+        def process(self, row: Any, ctx: KeyedContext) -> None:
+            self.seen.value = "many" if row.amount > 5 else {"n": row.amount}  # type: ignore[assignment]
+
+    job = Job(lambda: ProcessOperator(Wrong(), ("user",), OUTPUT, INPUT), ("user",))
+    captured = job.feed(batch(("a", 1), ("b", 6))).capture()
+    with pytest.raises(UnstorableValue, match=r"the value state 'seen', .* cannot be stored for the key 'b': 'many'"):
+        written(captured)
+
+
 def test_state_that_was_stored_as_another_type_is_refused_naming_both() -> None:
     class Other(KeyedFunction):
         total = ps.value(str, default="")
