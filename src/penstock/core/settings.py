@@ -45,7 +45,7 @@ class LayerSettings:
     incremental: bool = True
     most: int = 16
     """Layers of one state, its base included: a restore reads them all."""
-    share: float = 0.5
+    share: float = 1.0
     """What the layers on top of the base may hold, of the base's bytes."""
     worth: float = 0.5
     """Of a state's entries: changes to more of them than this are not worth a layer, the whole is written instead."""

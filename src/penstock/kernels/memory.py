@@ -1,8 +1,9 @@
-"""Two things that processors do in one instruction and Numba has no word for.
+"""Three things that processors do in one instruction and Numba has no word for.
 
 `prefetch` asks for memory to be brought near before it is needed, without effect on any result: a lookup in a large
 table waits for memory nearly all of its time, and where the addresses of many lookups are known ahead, the waits
-overlap. `word_at` reads eight bytes at once, wherever they lie.
+overlap. `word_at` reads eight bytes at once, wherever they lie. `publish` keeps what is written before it before
+what is written after it, in the eyes of other threads.
 """
 
 from __future__ import annotations
@@ -50,5 +51,16 @@ def _word_at(typing: Any, array: Any, index: Any) -> Any:
     return types.uint64(array, index), generate
 
 
+def _publish(typing: Any) -> Any:
+    """`publish()`: what was written so far is seen by whoever sees anything that is written later."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("release")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
 prefetch: Any = intrinsic(_prefetch)
+publish: Any = intrinsic(_publish)
 word_at: Any = intrinsic(_word_at)

@@ -41,9 +41,11 @@ class Captures:
         for _, frozen in living:
             frozen.keep(slots)
 
-    def reader(self, arrays: Sequence[Array], slots: Slots | None, length: int) -> Callable[[Rows], list[Array]]:
+    def reader(self, arrays: Sequence[Array], slots: Slots | Rows | None, length: int) -> Callable[[Rows], list[Array]]:
         """Gives some rows of all arrays, as they are now, later and on any thread: of these slots, or of the first
         `length`."""
+        if not arrays:
+            return lambda rows: []
         if (length if slots is None else len(slots)) <= COPIED:
             copies = [array[:length].copy() if slots is None else gathered(array, slots) for array in arrays]
             return lambda rows: [gathered(copy, rows) for copy in copies]

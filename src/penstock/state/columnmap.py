@@ -27,7 +27,7 @@ from penstock.core.ids import Cut
 from penstock.kernels.gathering import taken
 from penstock.state.errors import UnstorableValue
 from penstock.state.flat import FlatValues
-from penstock.state.index import Slots
+from penstock.state.index import Numbers, Slots
 from penstock.state.keys import KeyColumns
 from penstock.state.layers import REMOVED, Layer
 from penstock.state.slottable import Section, SlotTable
@@ -263,7 +263,7 @@ class ColumnMap:
     def _present(self) -> Slots:
         return np.flatnonzero(~self._absence.flags[: len(self._table)])
 
-    def _tidy(self, needed: Slots) -> None:
+    def _tidy(self, needed: Slots | Numbers) -> None:
         """Leaves absent slots behind but for those that are needed, if there are more of them than of others."""
         if self._absent <= max(LEAST_ABSENT, self.size):
             return

@@ -11,7 +11,7 @@ from penstock.core.ids import Cut, Uid
 from penstock.state.keys import KeyColumns
 from penstock.state.parts import Buffer, Encode, Piece, RestoredPart
 from penstock.state.slottable import Section, SlotTable
-from penstock.state.tables import StateHeader, StateMismatch, encode_rows, key_columns_of, read_table
+from penstock.state.tables import StateHeader, StateMismatch, encode_portions, key_columns_of, read_table, table_schema
 
 Shown = Callable[[Mapping[str, Any]], str]
 """Says what a description describes, in the message to a user who has changed it."""
@@ -48,10 +48,8 @@ class ColumnState:
 
     def _encode(self, section: Section) -> Iterable[Buffer]:
         """On any thread."""
-        types, keys = self._table.stored, section.keys()
-        return encode_rows(
-            self._kind, self.name, self._description, self._keys, self._total, keys, types, section.values
-        )
+        schema = table_schema(self._kind, self.name, self._description, self._keys, self._table.stored)
+        return encode_portions(schema, self._keys, self._total, section.rows, section.keys, section.values)
 
     # ---- restores ----
     def restore(self, uid: Uid, parts: Sequence[RestoredPart], shown: Callable[[Mapping[str, Any]], str]) -> None:

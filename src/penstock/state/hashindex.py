@@ -6,21 +6,21 @@ copy: what grows is replaced by a longer copy, and the capture keeps the one tha
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.kernels.additions import ADD, ADD_FRACTION, COUNT
 from penstock.kernels.hashing import Scalar, read_only
 from penstock.state import blocks
-from penstock.state.index import Found, Payload, Slots, joined_slots
+from penstock.state.index import Found, Numbers, Payload, Slots, joined_slots
 from penstock.state.keys import KeyColumns
 from penstock.state.keywords import Encoded, KeyWords, Words
+from penstock.state.undo import NO_ENTRIES, UndoLog
 
 _INITIAL_KEYS = 1024
 _INITIAL_ARENA = 1 << 14
@@ -29,6 +29,12 @@ _CALL = 1 << 32
 _LAST_CALL = (1 << 32) - 1
 _PORTION = 1 << 18
 """Keys that are entered into a new table at a time."""
+_PICTURES = 2
+"""The memory of so many is used again."""
+_COPIED = 1 << 16
+"""Up to so many payloads are copied at once, which takes less than a millisecond."""
+_MANY, _AHEAD = 1 << 22, 8
+"""From so many words of records on, room is made for so many times as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +62,19 @@ class HashIndex:
         self._touch_at = self._words.width + self._words.tailed
         self._template = np.concatenate([np.zeros(self._touch_at + 1, np.uint64), payload])
         self._records = _records(_INITIAL_KEYS, len(self._template))
-        self._table = blocks.zeros(2 * _INITIAL_KEYS)
+        self._table = self._empty_table(_INITIAL_KEYS)
         self._arena = np.zeros(_INITIAL_ARENA if self._words.tailed else 0, np.uint8)
         self._count = self._used = 0
         self._call = 0
         """Of the last `find`."""
         self._since = 0
         """The last call before the slots that were touched were taken."""
-        self._touched: list[npt.NDArray[Any]] = []
+        self._pictured = 0
+        """The last call before the newest picture was taken."""
+        self._log: weakref.ref[UndoLog] | None = None
+        """Of the records as they are now, if there is a picture of them."""
+        self._shelf = blocks.Shelf(_PICTURES)
+        self._touched: list[Numbers] = []
 
     def takes(self, columns: list[pa.Array]) -> bool:
         return self._words.takes(columns)
@@ -82,10 +93,12 @@ class HashIndex:
         rows = len(hashes)
         self._begin_call()
         found = Found(np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.int32))
-        touched = np.empty(rows, np.uint32)
+        touched = np.empty(rows, np.int32)
         state = np.array([0, self._count, self._used, 0, 0])
-        while True:
-            collided = self._kernels.find_slots(
+        while state[0] < rows:
+            log = self._make_room(keys, int(state[0]))
+            entries = NO_ENTRIES if log is None else log.entries
+            self._kernels.find_slots(
                 self._table,
                 self._records.reshape(-1),
                 self._arena,
@@ -97,6 +110,10 @@ class HashIndex:
                 state,
                 self._call,
                 self._since,
+                self._pictured,
+                entries.count,
+                entries.slots,
+                entries.aside,
                 additions.kinds,
                 additions.values,
                 found.slots,
@@ -106,12 +123,6 @@ class HashIndex:
                 additions.sums,
             )
             self._count, self._used = int(state[1]), int(state[2])
-            if collided:
-                self._add_one(self._find_one(keys, hashes, found, touched, state), found, additions)
-            elif state[0] == rows:
-                break
-            else:
-                self._make_room(keys, int(state[0]))
         if state[4]:
             self._touched.append(touched[: state[4]].copy())
         return Found(found.slots, found.first_rows[: state[3]], found.places)
@@ -137,73 +148,16 @@ class HashIndex:
             touched = joined_slots(self._touched)
             self._records[touched, self._touch_at] = _CALL
             self._call, self._since, self._touched = 1, 0, [touched]
+            self._pictured = self._call  # so payloads may be put aside once more
         self._call += 1
-
-    def _find_one(
-        self, keys: Encoded, hashes: Words, found: Found, touched: npt.NDArray[np.uint32], state: npt.NDArray[np.int64]
-    ) -> int:
-        """Does for one row what the kernel leaves undone: a key whose half hash another key has as well. Returns the
-        row."""
-        row = int(state[0])
-        slot = self._search(keys, int(hashes[row]), row)
-        touch = int(self._records[slot, self._touch_at])
-        if touch >> 32 < self._call:
-            if touch >> 32 <= self._since:
-                touched[state[4]] = slot
-                state[4] += 1
-            touch = self._call << 32 | int(state[3])
-            self._records[slot, self._touch_at] = touch
-            found.first_rows[state[3]] = row
-            state[3] += 1
-        found.slots[row], found.places[row] = slot, touch & 0xFFFFFFFF
-        state[:3] = row + 1, self._count, self._used
-        return row
-
-    def _add_one(self, row: int, found: Found, additions: Additions) -> None:
-        payload = self.payload[found.slots[row]]
-        for word, kind in enumerate(additions.kinds.tolist()):
-            own = payload[word : word + 1]
-            if kind == COUNT:
-                own += np.uint64(1)
-            elif kind == ADD:
-                own += additions.values[word, row]
-            elif kind == ADD_FRACTION:
-                own.view(np.float64)[:] += additions.values[word].view(np.float64)[row]
-        if additions.sums.shape[1]:
-            additions.sums[:, found.places[row]] = payload[: len(additions.kinds)]
-
-    def _search(self, keys: Encoded, hashed: int, row: int) -> int:
-        mask, half = len(self._table) - 1, hashed >> 32
-        words, tail = keys.words[:, row], keys.tail(row)
-        place = hashed & mask
-        while entry := int(self._table[place]):
-            slot = (entry & 0xFFFFFFFF) - 1
-            if entry >> 32 == half and (self._records[slot, : len(words)] == words).all() and self._tail(slot) == tail:
-                return slot
-            place = (place + 1) & mask
-        slot, self._count = self._count, self._count + 1
-        self._table[place] = half << 32 | self._count
-        self._records[slot] = self._template
-        self._records[slot, : len(words)] = words
-        if self._words.tailed:
-            self._records[slot, len(words)] = self._used
-            self._arena[self._used : self._used + len(tail)] = np.frombuffer(tail, np.uint8)
-            self._used += len(tail)
-        return slot
-
-    def _tail(self, slot: int) -> bytes:
-        if not self._words.tailed:
-            return b""
-        start = int(self._records[slot, self._words.width])
-        return self._arena[start : start + self._words.tail_length(self._records[slot])].tobytes()
 
     # ---- room ----
     def expect(self, keys: int) -> None:
         """So many keys will come: room for all of them is made at once, instead of again and again as they come."""
         if keys > len(self._records):
-            records = _records(_power_of_two(keys), len(self._template))
+            records = _records(keys, len(self._template))
             records[: self._count] = self._records[: self._count]
-            self._records = records
+            self._records, self._log = records, None
         if keys > self._kernels.room(len(self._table)):
             self._table = self._empty_table(keys)
             for begin in range(0, self._count, _PORTION):
@@ -211,18 +165,29 @@ class HashIndex:
                 hashes = self._kernels.hash_keys(known.words, known.offsets, known.data)
                 self._kernels.enter_slots(self._table, hashes, begin)
 
-    def _empty_table(self, keys: int) -> Words:
+    def _empty_table(self, keys: int) -> npt.NDArray[np.uint32]:
         size = _power_of_two(keys)
-        return blocks.zeros(size if keys <= self._kernels.room(size) else 2 * size)
+        places = size if keys <= self._kernels.room(size) else 2 * size
+        return blocks.zeros(places // 2).view(np.uint32)
 
-    def _make_room(self, keys: Encoded, begin: int) -> None:
-        """For the rows of the next block to be all new."""
+    def _make_room(self, keys: Encoded, begin: int) -> UndoLog | None:
+        """For the rows of the next block to be all new, and all put aside if there is a log."""
         rows = min(self._kernels.BLOCK, keys.words.shape[1] - begin)
         self.expect(self._count + rows)
         if keys.offsets is not None:
             needed = self._used + int(keys.offsets[begin + rows] - keys.offsets[begin])
             if needed > len(self._arena):
                 self._arena = _grown(self._arena, _power_of_two(needed))
+        log = self._living_log()
+        if log is not None:
+            log.make_room(rows)
+        return log
+
+    def _living_log(self) -> UndoLog | None:
+        log = None if self._log is None else self._log()
+        if log is None:
+            self._log = None
+        return log
 
     def _encoded(self, begin: int, end: int) -> Encoded:
         """The keys of some slots, in whose order their tails lie in the arena."""
@@ -234,12 +199,12 @@ class HashIndex:
         offsets = np.append(self._records[begin:end, width], np.uint64(last)).astype(np.int64)
         return Encoded(words, read_only(offsets), read_only(self._arena[: self._used]))
 
-    def take_over(self, columns: list[pa.Array], touched: Slots, payload: Payload) -> None:
+    def take_over(self, columns: list[pa.Array], touched: Numbers, payload: Payload) -> None:
         """Gives these keys, all different, the slots from 0 on, and remembers which of them count as touched."""
         keys = self._words.encode(columns)
         rows, width = keys.words.shape[1], self._words.width
         self._count = rows
-        self._records = _records(_power_of_two(rows), len(self._template))
+        self._records, self._log = _records(rows, len(self._template)), None
         self._records[:rows] = self._template
         self._records[:rows, :width] = keys.words.T
         self.payload[:rows] = payload
@@ -263,7 +228,7 @@ class HashIndex:
 
         def columns(slots: Slots | slice | None) -> list[pa.Array]:
             if isinstance(slots, np.ndarray):
-                own = kernels.gather_words(records.reshape(-1), length, needed, read_only(slots.view()))
+                own = kernels.gather_words(records.reshape(-1), length, 0, needed, read_only(slots.view()))
             else:
                 own = np.ascontiguousarray((records if slots is None else records[slots])[:, :needed].T)
             starts = own[words.width] if words.tailed else None
@@ -273,11 +238,27 @@ class HashIndex:
 
         return columns
 
+    def captured_payload(self, slots: Numbers | Slots | None) -> Callable[[Numbers], list[Words]]:
+        log = self._living_log()
+        if log is None:
+            log = UndoLog(self._kernels, self._records.reshape(-1), len(self._template), len(self.fresh))
+            self._log = weakref.ref(log)
+        self._pictured = self._call
+        rows, words = self._count if slots is None else len(slots), len(self.fresh)
+        picture = log.picture(slots, self._shelf.words(rows * words).reshape(words, rows))
+        if rows <= _COPIED:
+            picture.copy()
+        return picture.payloads
+
+    def keep(self, slots: Slots) -> None:
+        log = self._living_log()
+        if log is not None:
+            log.keep(slots)
+
     # ---- what was found ----
-    def take_touched(self) -> Slots:
-        """The slots that were found or made since the last call, each once."""
+    def take_touched(self) -> Numbers:
         touched, self._touched, self._since = joined_slots(self._touched), [], self._call
-        return touched.astype(np.int64, copy=False)
+        return touched
 
 
 def _power_of_two(least: int) -> int:
@@ -285,7 +266,12 @@ def _power_of_two(least: int) -> int:
 
 
 def _records(rows: int, words: int) -> Words:
-    """Of any content: a record is written when its slot is given out. A small one lies within a line of the cache."""
+    """Of any content: a record is written when its slot is given out. A small one lies within a line of the cache. Room
+    for many is made for even more, as memory that is not written to is not used: so they are not moved again and again,
+    and there are not twice as many for a moment."""
+    rows = _power_of_two(rows)
+    if rows * words > _MANY:
+        rows *= _AHEAD
     return blocks.words(rows * words).reshape(rows, words)
 
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ from penstock.state.keys import Key, KeyColumns
 from penstock.state.keywords import has_nulls
 
 Slots = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int32]
+"""Slots where many of them are remembered."""
 Payload = npt.NDArray[np.uint64]
 
 _INITIAL_KEYS = 1024
@@ -70,7 +72,16 @@ class KeyIndex(Protocol):
         """So many keys will come: room for all of them is made at once, instead of again and again as they come."""
         ...
 
-    def take_touched(self) -> Slots:
+    def captured_payload(self, slots: Numbers | Slots | None) -> Callable[[Numbers], list[Payload]]:
+        """The payloads of some or all slots in use, as they are now. To be called later, on any one thread: gives an
+        array for each word, of some of these slots, by their place among them."""
+        ...
+
+    def keep(self, slots: Slots) -> None:
+        """The payloads of these slots are about to change, though nobody has asked for their keys."""
+        ...
+
+    def take_touched(self) -> Numbers:
         """The slots that were found or made since the last call, each once."""
         ...
 
@@ -89,7 +100,7 @@ class DictIndex:
         """By slot. Only ever appended to, so that a snapshot needs no copy."""
         self._untouched = np.ones(_INITIAL_KEYS, np.bool_)
         """By slot."""
-        self._touched: list[Slots] = []
+        self._touched: list[Numbers] = []
 
     def find(self, columns: list[pa.Array]) -> Found:
         keys = self._columns.from_arrow(columns)
@@ -112,7 +123,7 @@ class DictIndex:
             longer = np.ones(2 * len(self._keys), np.bool_)
             longer[: len(self._untouched)] = self._untouched
             self._untouched = longer
-        self._touched.append(found[self._untouched[found]])
+        self._touched.append(found[self._untouched[found]].astype(np.int32))
         self._untouched[found] = False
 
     def takes(self, columns: list[pa.Array]) -> bool:
@@ -135,7 +146,15 @@ class DictIndex:
     def expect(self, keys: int) -> None:
         """A dict grows by itself."""
 
-    def take_touched(self) -> Slots:
+    def captured_payload(self, slots: Numbers | Slots | None) -> Callable[[Numbers], list[Payload]]:
+        payload = self.payload[: len(self._keys)] if slots is None else self.payload[slots]
+        words = list(payload.T.copy())
+        return lambda rows: [word[rows] for word in words]
+
+    def keep(self, slots: Slots) -> None:
+        """What was captured is a copy."""
+
+    def take_touched(self) -> Numbers:
         touched, self._touched = joined_slots(self._touched), []
         self._untouched[touched] = True
         return touched
@@ -164,5 +183,5 @@ def _refilled(index: KeyIndex, keys: KeyColumns, *, nulls: bool) -> KeyIndex:
     return made
 
 
-def joined_slots(slots: list[npt.NDArray[Any]]) -> Slots:
-    return np.concatenate(slots) if slots else np.empty(0, np.int64)
+def joined_slots(slots: list[Numbers]) -> Numbers:
+    return np.concatenate(slots) if slots else np.empty(0, np.int32)

@@ -3,7 +3,8 @@
 Theory of operation. An index gives each key its slot (`index`); what is kept there is the business of the values'
 owners (`SlotValues`: aggregates, for example). The table notes which slots are touched between two cuts, so that the
 changes since a cut are known without looking at all keys. A capture copies nothing but the values of a few changed
-slots: the keys of slots in use never change, and of a large capture the arrays are frozen (`frozen`).
+slots: the keys of slots in use never change, and of a large capture the arrays are frozen (`frozen`), and so are the
+values that lie beside their keys (`undo`).
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ import pyarrow as pa
 
 from penstock.core.ids import Cut
 from penstock.state.captures import Captures
-from penstock.state.index import DictIndex, Found, KeyIndex, Slots, suited_index
+from penstock.state.index import DictIndex, Found, KeyIndex, Numbers, Slots, suited_index
 from penstock.state.keys import KeyColumns
 from penstock.state.tables import Rows
 
 Array = npt.NDArray[Any]
 
 
-_NONE: Final = np.empty(0, np.int64)
+_NONE: Final = np.empty(0, np.int32)
 
 
 class SlotValues(Protocol):
@@ -37,11 +38,12 @@ class SlotValues(Protocol):
 
     @property
     def arrays(self) -> list[Array]:
-        """What is kept and changes, by slot."""
+        """What is kept and changes, by slot; without what is kept beside the keys."""
         ...
 
     def frozen(self) -> Callable[[Sequence[Array]], list[pa.Array]]:
-        """From what was taken of `arrays` for some slots to the columns of `stored`; touches nothing that changes."""
+        """From what was taken for some slots to the columns of `stored`: first the word beside the keys, if there is
+        one, then of `arrays`. Touches nothing that changes."""
         ...
 
     def put(self, slots: Slots, columns: Sequence[pa.Array], keys: int) -> None:
@@ -58,9 +60,18 @@ class Section:
     """Some rows of a table as they were at a capture; to be read later, on any thread."""
 
     rows: int
-    keys: Callable[[], list[pa.Array]]
+    slots: Numbers | Slots | None
+    """Of these rows; None: the first ones."""
+    keys_of: Callable[[Slots | slice], list[pa.Array]]
     values: Callable[[Rows], list[pa.Array]]
     """The stored columns of some of the rows, which are numbered as in `keys`."""
+
+    def keys(self, rows: slice = slice(None)) -> list[pa.Array]:
+        """Of some of the rows."""
+        if self.slots is not None:
+            return self.keys_of(self.slots[rows].astype(np.int64))
+        begin, end, _ = rows.indices(self.rows)
+        return self.keys_of(slice(begin, end))
 
 
 @dataclass(slots=True)
@@ -72,15 +83,15 @@ class Home:
 
 
 class SlotTable:
-    def __init__(self, keys: KeyColumns, values: Mapping[str, SlotValues], payload: Sequence[int] = ()) -> None:
-        """`payload`: what is kept of a new key beside it, for owners of values who want it there."""
-        self._keys, self._values = keys, values
-        self._home = Home(DictIndex(keys, payload))
+    def __init__(self, keys: KeyColumns, values: Mapping[str, SlotValues], beside: Sequence[str] = ()) -> None:
+        """`beside`: the values of which a word is kept beside each key, zero at first."""
+        self._keys, self._values, self._words = keys, values, {name: word for word, name in enumerate(beside)}
+        self._home = Home(DictIndex(keys, [0] * len(beside)))
         self._expected = 0
         """So many keys will come: an index of another form is to be told."""
         self._noted = np.zeros(0, np.bool_)
         """By slot: whether it was touched since the last cut, besides those that the index knows of."""
-        self._touched: list[tuple[Cut, npt.NDArray[np.uint32]]] = []
+        self._touched: list[tuple[Cut, Numbers]] = []
         """Up to each cut, the slots that were touched since the one before it; none before the floor."""
         self._floor = Cut(0)
         self._captures = Captures()
@@ -101,9 +112,13 @@ class SlotTable:
         """Looks the key of every row up; new keys get new slots. The values of these slots may be changed from here to
         the next call."""
         found = self._suited_index(key_columns).find(key_columns)
+        self._keep(found)
+        return found
+
+    def _keep(self, found: Found) -> None:
+        """The arrays of values are about to be changed at these slots."""
         if self._captures:
             self._captures.keep(found.slots[found.first_rows])
-        return found
 
     def look_up(self, key_columns: list[pa.Array]) -> Slots:
         """The slot of every row's key, -1 where there is none."""
@@ -128,6 +143,7 @@ class SlotTable:
         if len(self) > len(self._noted):
             self._noted = np.concatenate([self._noted, np.zeros(2 * len(self) - len(self._noted), np.bool_)])
         self._noted[slots] = True
+        self._index.keep(slots)
         if self._captures:
             self._captures.keep(slots)
 
@@ -140,33 +156,33 @@ class SlotTable:
     # ---- captures ----
     def mark(self, cut: Cut, floor: Cut) -> None:
         self._touched = [(known, slots) for known, slots in self._touched if known > floor]
-        self._touched.append((cut, self._take_touched().astype(np.uint32)))
+        self._touched.append((cut, self._take_touched()))
         self._floor = floor
 
-    def _take_touched(self) -> Slots:
+    def _take_touched(self) -> Numbers:
         """Those since the last call, each once."""
         touched, noted = self._index.take_touched(), self._noted
         if not len(noted):
             return touched
         self._noted = np.zeros(0, np.bool_)
         noted[touched[touched < len(noted)]] = True
-        return np.concatenate([np.flatnonzero(noted), touched[touched >= len(noted)]])
+        return np.concatenate([np.flatnonzero(noted).astype(np.int32), touched[touched >= len(noted)]])
 
     def changed_since(self, cut: Cut) -> int | None:
         """At most, and up to the last mark; None if that cannot be told."""
         return None if cut < self._floor else sum(len(slots) for known, slots in self._touched if known > cut)
 
-    def touched_since(self, cut: Cut) -> Slots:
+    def touched_since(self, cut: Cut) -> Numbers:
         """The slots that changed since then, up to the last mark, each once."""
         touched = [slots for known, slots in self._touched if known > cut]
         if not touched:
             return _NONE
         if len(touched) == 1:
-            return touched[0].astype(np.int64)
+            return touched[0]
         marked = np.zeros(len(self), np.bool_)
         for slots in touched:
             marked[slots] = True
-        return np.flatnonzero(marked)
+        return np.flatnonzero(marked).astype(np.int32)
 
     def changes(self, since: Cut) -> Section:
         return self.section(self.touched_since(since))
@@ -174,18 +190,25 @@ class SlotTable:
     def whole(self) -> Section:
         return self.section(None)
 
-    def section(self, slots: Slots | None) -> Section:
+    def section(self, slots: Numbers | Slots | None) -> Section:
         """Of some slots, or of all, as they are now."""
         arrays = [values.arrays for values in self._values.values()]
         read = self._captures.reader([array for own in arrays for array in own], slots, len(self))
-        groups = [(len(own), values.frozen()) for own, values in zip(arrays, self._values.values(), strict=True)]
-        keys = self._index.captured()
+        words = self._index.captured_payload(slots) if self._words else None
+        groups = [
+            (self._words.get(name), len(own), values.frozen())
+            for own, (name, values) in zip(arrays, self._values.items(), strict=True)
+        ]
 
         def columns(rows: Rows) -> list[pa.Array]:
-            taken = iter(read(rows))
-            return [column for count, to_columns in groups for column in to_columns(list(islice(taken, count)))]
+            beside, taken = words(rows) if words else [], iter(read(rows))
+            return [
+                column
+                for word, count, to_columns in groups
+                for column in to_columns([*([] if word is None else [beside[word]]), *islice(taken, count)])
+            ]
 
-        return Section(len(self) if slots is None else len(slots), lambda: keys(slots), columns)
+        return Section(len(self) if slots is None else len(slots), slots, self._index.captured(), columns)
 
     def only(self, slots: Slots) -> tuple[Self, Slots]:
         """Another table with the keys of these slots alone, in their order; and, by slot here, the slot there, or -1.
@@ -200,7 +223,7 @@ class SlotTable:
             there: Slots = places[touched]
             return there[there >= 0]
 
-        other._touched = [(cut, moved(touched).astype(np.uint32)) for cut, touched in self._touched]
+        other._touched = [(cut, moved(touched).astype(np.int32)) for cut, touched in self._touched]
         other.touch(moved(self._take_touched()))
         other._floor = self._floor
         return other, places

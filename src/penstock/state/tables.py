@@ -85,17 +85,34 @@ def encode_rows(
     types: Mapping[str, pa.DataType],
     of_rows: Callable[[Rows], Sequence[pa.Array]],
 ) -> Iterator[Buffer]:
+    """As `encode_portions`, of key columns that are there as a whole."""
+
+    def keys_of(rows: slice) -> list[pa.Array]:
+        return [column.slice(rows.start, rows.stop - rows.start) for column in key_columns]
+
+    schema = table_schema(kind, name, description, keys, types)
+    return encode_portions(schema, keys, total_groups, len(key_columns[0]), keys_of, of_rows)
+
+
+def encode_portions(
+    schema: pa.Schema,
+    keys: KeyColumns,
+    total_groups: int,
+    rows: int,
+    keys_of: Callable[[slice], list[pa.Array]],
+    of_rows: Callable[[Rows], Sequence[pa.Array]],
+) -> Iterator[Buffer]:
     """The bytes of a state's file, as it grows: one batch at a time is gathered and encoded, which stays within the
-    processor's caches. `of_rows` gives the columns of `types` for some rows, which are numbered as in `key_columns`."""
+    processor's caches. `of_rows` gives the other columns of some rows, which are numbered as in `keys_of`."""
 
     def batches() -> Iterator[list[pa.Array]]:
-        for start in range(0, len(key_columns[0]), _ROWS_PER_BATCH):
-            key = [column.slice(start, _ROWS_PER_BATCH) for column in key_columns]
-            rows, groups = rows_by_group(keys.hashes(key), total_groups)
-            key = [taken(column, rows) for column in key]
-            yield [pa.array(groups), *key, *of_rows(rows + np.int32(start))]
+        for start in range(0, rows, _ROWS_PER_BATCH):
+            key = keys_of(slice(start, min(rows, start + _ROWS_PER_BATCH)))
+            order, groups = rows_by_group(keys.hashes(key), total_groups)
+            key = [taken(column, order) for column in key]
+            yield [pa.array(groups), *key, *of_rows(order + np.int32(start))]
 
-    return _written(table_schema(kind, name, description, keys, types), batches())
+    return _written(schema, batches())
 
 
 def encode_batches(

@@ -173,10 +173,10 @@ class NumberAccumulator(Accumulator):
 
     @property
     def arrays(self) -> list[Array]:
-        return [self._values] if self._seen is None else [self._values, self._seen]
+        return [array for array in (self._own, self._seen) if array is not None]
 
     def frozen(self) -> ToColumns:
-        return lambda taken: [self._column_of(taken[0], taken[1] if len(taken) > 1 else None)]
+        return lambda taken: [self._column_of(taken[0].view(self._dtype), taken[1] if len(taken) > 1 else None)]
 
     def put(self, slots: Slots, columns: Sequence[pa.Array], keys: int) -> None:
         (column,) = columns

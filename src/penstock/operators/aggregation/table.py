@@ -28,12 +28,13 @@ class AggregateTable(SlotTable):
         self.accumulators: dict[str, Accumulator] = {
             name: aggregate.accumulator(schema) for name, aggregate in aggregates.items()
         }
-        self._beside = [
-            accumulator
-            for accumulator in self.accumulators.values()
+        beside = {
+            name: accumulator
+            for name, accumulator in self.accumulators.items()
             if isinstance(accumulator, NumberAccumulator) and accumulator.fits_beside
-        ]
-        super().__init__(keys, self.accumulators, [0] * len(self._beside))
+        }
+        super().__init__(keys, self.accumulators, list(beside))
+        self._beside = list(beside.values())
         for word, accumulator in enumerate(self._beside):
             accumulator.keep_beside(partial(_payload, self._home, word))
 
@@ -57,9 +58,9 @@ class AggregateTable(SlotTable):
         self, batch: pa.RecordBatch, key_columns: list[pa.Array], tell: bool
     ) -> tuple[Found, dict[Accumulator, pa.Array]]:
         """Finds the keys, and adds what can be added in the same pass: the accumulators and their results, if these are
-        to be told. Nothing while a capture has to be told of changes before they are made."""
+        to be told."""
         index = self._suited_index(key_columns)
-        if self._captures or not self._beside or not isinstance(index, HashIndex):
+        if not self._beside or not isinstance(index, HashIndex):
             return self.find(key_columns), {}
         rows, words = batch.num_rows, len(self._beside)
         kinds, values = np.zeros(words, np.uint8), np.empty((words, rows), np.uint64)
@@ -67,6 +68,7 @@ class AggregateTable(SlotTable):
             kinds[word] = accumulator.addition(batch, values[word])
         sums = np.empty((words, rows if tell else 0), np.uint64)
         found = index.find(key_columns, Additions(read_only(kinds), read_only(values), sums))
+        self._keep(found)
         added: dict[Accumulator, pa.Array] = {}
         for word, accumulator in enumerate(self._beside):
             if kinds[word]:

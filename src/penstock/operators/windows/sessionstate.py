@@ -217,7 +217,7 @@ class Sessions:
         return self._keys.changed_since(cut)
 
     def changes(self, since: Cut) -> Encode:
-        return self.captured(self.of_owners(self._keys.touched_since(since)))
+        return self.captured(self.of_owners(self._keys.touched_since(since).astype(np.int64)))
 
     def whole(self, portable: bool) -> Sequence[Piece]:
         slots = self.of_owners(np.flatnonzero(self._first >= 0))

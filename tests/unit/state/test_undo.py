@@ -1,0 +1,140 @@
+"""Pictures of what lies beside keys: whatever the index does meanwhile, and whenever they are read, they show what was
+there when they were taken."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.kernels import table
+from penstock.kernels.additions import ADD, COUNT
+from penstock.kernels.hashing import read_only
+from penstock.state import hashindex, undo
+from penstock.state.hashindex import Additions, HashIndex
+from penstock.state.keys import KeyColumns
+
+KEYS = KeyColumns(pa.schema([("key", pa.int64())]), ["key"])
+KINDS = read_only(np.array([COUNT, ADD], np.uint8))
+Read = Callable[[npt.NDArray[np.int32]], list[npt.NDArray[np.uint64]]]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_copied_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashindex, "_COPIED", 0)
+
+
+def new_index() -> HashIndex:
+    return HashIndex(KEYS, table, nulls=False, payload=np.zeros(2, np.uint64))
+
+
+def add(index: HashIndex, keys: npt.NDArray[np.int64]) -> None:
+    values = np.ones((2, len(keys)), np.uint64)
+    index.find([pa.array(keys)], Additions(KINDS, read_only(values), np.empty((2, 0), np.uint64)))
+
+
+def payload(index: HashIndex) -> npt.NDArray[np.uint64]:
+    return index.payload[: len(index)].copy()
+
+
+def shown(read: Read, rows: int) -> npt.NDArray[np.uint64]:
+    return np.stack(read(np.arange(rows, dtype=np.int32)), axis=1)
+
+
+@given(st.data())
+def test_pictures_show_what_was_there_when_they_were_taken(data: st.DataObject) -> None:
+    """Several at a time, of all slots and of some, read in any order or never; entries are few, so that they move."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(undo, "_LEAST", 4)
+        patch.setattr(undo, "_PORTION", 3)
+        index, pictures = new_index(), list[tuple[Read, npt.NDArray[np.uint64]]]()
+        for _ in range(data.draw(st.integers(1, 25))):
+            match data.draw(st.sampled_from(["add", "add", "touch", "picture", "read", "forget"])):
+                case "add":
+                    add(index, np.array(data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=9))))
+                case "touch" if len(index):
+                    slots = np.array(data.draw(st.lists(st.integers(0, len(index) - 1), max_size=3)), np.int64)
+                    index.keep(slots)
+                    index.payload[slots] += np.uint64(7)
+                case "picture" if data.draw(st.booleans()):
+                    pictures.append((index.captured_payload(None), payload(index)))
+                case "picture" if len(index):
+                    some = data.draw(st.lists(st.integers(0, len(index) - 1), min_size=1, unique=True))
+                    chosen = np.array(some, np.int32)
+                    pictures.append((index.captured_payload(chosen), payload(index)[chosen]))
+                case "read" if pictures:
+                    read, expected = data.draw(st.sampled_from(pictures))
+                    assert (shown(read, len(expected)) == expected).all()
+                case "forget" if pictures:
+                    pictures.pop(data.draw(st.integers(0, len(pictures) - 1)))
+        for read, expected in pictures:
+            assert (shown(read, len(expected)) == expected).all()
+
+
+def test_a_picture_that_is_read_while_its_index_is_at_work_is_true() -> None:
+    """Real threads: some thousand finds change all payloads again and again while pictures are copied."""
+    index, keys = new_index(), np.arange(20_000)
+    add(index, keys)
+    failures: list[str] = []
+
+    def check(read: Read, expected: npt.NDArray[np.uint64]) -> None:
+        if not (shown(read, len(expected)) == expected).all():
+            failures.append("a picture shows later changes")
+
+    for turn in range(60):
+        reader = threading.Thread(target=check, args=(index.captured_payload(None), payload(index)))
+        reader.start()
+        random = np.random.default_rng(turn)
+        for _ in range(20):
+            add(index, random.integers(0, 20_000, 2_000))
+        reader.join()
+    assert not failures
+
+
+def test_nothing_is_put_aside_once_all_pictures_are_copied_or_dropped() -> None:
+    index = new_index()
+    add(index, np.arange(10))
+    copied, dropped = index.captured_payload(None), index.captured_payload(None)
+    assert index._living_log() is not None
+    shown(copied, 10)
+    del dropped
+    gc.collect()
+    assert index._living_log() is None
+
+
+def test_a_log_forgets_what_only_pictures_that_are_gone_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undo, "_LEAST", 64)
+    index, keys = new_index(), np.arange(50)
+    add(index, keys)
+    kept = [index.captured_payload(None)]
+    for _ in range(100):
+        add(index, keys)
+        kept = [*kept[-1:], index.captured_payload(None)]
+    log = index._living_log()
+    assert log is not None and len(log.entries.slots) < 1_000 < log.entries.first
+
+
+def test_pictures_of_records_that_were_replaced_stay_true() -> None:
+    index = new_index()
+    add(index, np.arange(1_000))
+    read, expected = index.captured_payload(None), payload(index)
+    add(index, np.arange(5_000))  # more than there was room for
+    assert index._living_log() is None
+    assert (shown(read, 1_000) == expected).all()
+
+
+def test_counting_calls_from_anew_keeps_pictures_true() -> None:
+    index = new_index()
+    add(index, np.arange(3))
+    read, expected = index.captured_payload(None), payload(index)
+    add(index, np.array([1]))
+    index._call = (1 << 32) - 1
+    add(index, np.arange(3))
+    assert (shown(read, 3) == expected).all()
