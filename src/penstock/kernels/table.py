@@ -68,7 +68,7 @@ def hash_keys(
 def room(places: int) -> int:
     """How many keys a table of so many places may hold: nearly every key is found where it is looked for first, or in
     the same line of the cache."""
-    return places // 2
+    return places // 8 * 5
 
 
 @njit(nogil=True, cache=True)
@@ -324,21 +324,27 @@ def put_aside(
 
 @njit(nogil=True, cache=True)
 def put_back(
-    payloads: NDArray[np.uint64],
-    row_of_slot: NDArray[np.int32],
-    aside_slots: NDArray[np.int32],
-    aside: NDArray[np.uint64],
-    first: int,
-    last: int,
+    payloads: NDArray[np.uint64], places: NDArray[np.int32], entries: NDArray[np.int64], aside: NDArray[np.uint64]
 ) -> None:
-    """Replaces payloads, of which each has a column, by those of the entries from `first` to before `last`. The first
-    one of a slot counts."""
+    """Replaces some payloads, of which each has a column, by those of these entries. The first one counts."""
     words = payloads.shape[0]
-    for entry in range(last - 1, first - 1, -1):
-        slot = aside_slots[entry]
-        if slot < len(row_of_slot) and row_of_slot[slot] >= 0:
-            for word in range(words):
-                payloads[word, row_of_slot[slot]] = aside[entry * words + word]
+    for number in range(len(entries) - 1, -1, -1):
+        for word in range(words):
+            payloads[word, places[number]] = aside[entries[number] * words + word]
+
+
+@njit(nogil=True, cache=True)
+def copy_words(
+    records: NDArray[np.uint64], length: int, first: int, slots: NDArray[np.int64], copied: NDArray[np.uint64]
+) -> None:
+    """Some words of some records, from the first one on, each of which has a row of `copied`."""
+    words = copied.shape[0]
+    for row in range(len(slots)):
+        if row + AHEAD < len(slots):
+            prefetch(records, slots[row + AHEAD] * length + first)
+        start = slots[row] * length + first
+        for word in range(words):
+            copied[word, row] = records[start + word]
 
 
 @njit(nogil=True, cache=True)
@@ -380,21 +386,6 @@ def enter_slots(table: NDArray[np.uint32], hashes: NDArray[np.uint64], first: in
             while table[place]:
                 place = (place + _ONE) & mask
             table[place] = _tag(hashes[row], bits) | np.uint64(first + row + 1)
-
-
-@njit(nogil=True, cache=True)
-def gather_words(
-    records: NDArray[np.uint64], length: int, first: int, words: int, slots: NDArray[np.int64]
-) -> NDArray[np.uint64]:
-    """So many words of some records, from the first one on, each of which has a row of the result."""
-    gathered = np.empty((words, len(slots)), np.uint64)
-    for row in range(len(slots)):
-        if row + AHEAD < len(slots):
-            prefetch(records, slots[row + AHEAD] * length + first)
-        start = slots[row] * length + first
-        for word in range(words):
-            gathered[word, row] = records[start + word]
-    return gathered
 
 
 @njit(nogil=True, cache=True)

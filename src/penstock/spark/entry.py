@@ -30,8 +30,10 @@ def serve(config: WorkerConfig, graph: bytes) -> None:
     """A worker that was dismissed (its heartbeats came too late, say) offers itself again as a new one: that is quicker
     than a new process. Where the master does not answer any more, the task fails: if there still is a driver, Spark
     starts the task again."""
+    from penstock.runtime.allocator import share_arena
     from penstock.runtime.worker import End, run_worker
 
+    share_arena()
     # Only what Spark's closure serialisation ships is unpickled: it comes with the code that runs here.
     while run_worker(config, lambda: pickle.loads(graph)) is not End.JOB_OVER:
         pass

@@ -25,38 +25,9 @@ _CACHE_LINE: Final = 64
 _SPARE: Final = _CACHE_LINE // 8
 
 
-class Shelf:
-    """Blocks that one owner remembers: it alone asks for them, on one thread at a time."""
-
-    def __init__(self, remembered: int) -> None:
-        self._remembered = remembered
-        self._known: list[Words] = []
-
-    def block(self, least: int, most: int) -> Words | None:
-        """One that is free and has so many words at least and at most."""
-        known = self._known
-        for place in range(len(known)):
-            # by the list, and by this call
-            if least <= len(known[place]) <= most and sys.getrefcount(known[place]) == 2:
-                known.append(known.pop(place))
-                return known[-1]
-        return None
-
-    def made(self, size: int) -> Words:
-        block = np.empty(size, np.uint64)
-        self._known.append(block)
-        del self._known[: -self._remembered]
-        return block
-
-    def words(self, count: int) -> Words:
-        """So many words of any content, in a block that may be up to twice as large."""
-        block = self.block(count, 2 * count)
-        return (self.made(count) if block is None else block)[:count]
-
-
 class _Blocks(threading.local):
     def __init__(self) -> None:
-        self.shelf = Shelf(_REMEMBERED)
+        self.known: list[Words] = []
 
 
 _blocks = _Blocks()
@@ -79,5 +50,12 @@ def zeros(count: int) -> Words:
 
 def _block(count: int) -> Words:
     size = (1 << (count - 1).bit_length()) + _SPARE
-    block = _blocks.shelf.block(size, size)
-    return _blocks.shelf.made(size) if block is None else block
+    known = _blocks.known
+    for place in range(len(known)):
+        if len(known[place]) == size and sys.getrefcount(known[place]) == 2:  # by the list, and by this call
+            known.append(known.pop(place))
+            return known[-1]
+    block = np.empty(size, np.uint64)
+    known.append(block)
+    del known[:-_REMEMBERED]
+    return block

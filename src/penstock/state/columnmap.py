@@ -27,11 +27,12 @@ from penstock.core.ids import Cut
 from penstock.kernels.gathering import taken
 from penstock.state.errors import UnstorableValue
 from penstock.state.flat import FlatValues
-from penstock.state.index import Numbers, Slots
+from penstock.state.index import Slots
 from penstock.state.keys import KeyColumns
 from penstock.state.layers import REMOVED, Layer
 from penstock.state.slottable import Section, SlotTable
 from penstock.state.tables import REMOVED_COLUMN
+from penstock.state.touched import Numbers
 
 LEAST_ABSENT: Final = 4096
 """Fewer absent slots are never worth moving the others."""

@@ -7,6 +7,7 @@ copy: what grows is replaced by a longer copy, and the capture keeps the one tha
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -17,9 +18,10 @@ import pyarrow as pa
 
 from penstock.kernels.hashing import Scalar, read_only
 from penstock.state import blocks
-from penstock.state.index import Found, Numbers, Payload, Slots, joined_slots
+from penstock.state.index import Found, Payload, Slots
 from penstock.state.keys import KeyColumns
 from penstock.state.keywords import Encoded, KeyWords, Words
+from penstock.state.touched import Numbers, Touched
 from penstock.state.undo import NO_ENTRIES, UndoLog
 
 _INITIAL_KEYS = 1024
@@ -29,8 +31,8 @@ _CALL = 1 << 32
 _LAST_CALL = (1 << 32) - 1
 _PORTION = 1 << 18
 """Keys that are entered into a new table at a time."""
-_PICTURES = 2
-"""The memory of so many is used again."""
+_SPARE = 128
+"""So many portions of pictures at most are kept to be used again."""
 _COPIED = 1 << 16
 """Up to so many payloads are copied at once, which takes less than a millisecond."""
 _MANY, _AHEAD = 1 << 22, 8
@@ -73,8 +75,8 @@ class HashIndex:
         """The last call before the newest picture was taken."""
         self._log: weakref.ref[UndoLog] | None = None
         """Of the records as they are now, if there is a picture of them."""
-        self._shelf = blocks.Shelf(_PICTURES)
-        self._touched: list[Numbers] = []
+        self._spare: deque[Words] = deque(maxlen=_SPARE)
+        self._touched = Touched()
 
     def takes(self, columns: list[pa.Array]) -> bool:
         return self._words.takes(columns)
@@ -124,7 +126,7 @@ class HashIndex:
             )
             self._count, self._used = int(state[1]), int(state[2])
         if state[4]:
-            self._touched.append(touched[: state[4]].copy())
+            self._touched.add(touched[: state[4]].copy())
         return Found(found.slots, found.first_rows[: state[3]], found.places)
 
     def look_up(self, columns: list[pa.Array]) -> Slots:
@@ -145,9 +147,9 @@ class HashIndex:
     def _begin_call(self) -> None:
         if self._call == _LAST_CALL:
             self._records[:, self._touch_at] = 0
-            touched = joined_slots(self._touched)
+            touched = self._touched.numbers()
             self._records[touched, self._touch_at] = _CALL
-            self._call, self._since, self._touched = 1, 0, [touched]
+            self._call, self._since, self._touched = 1, 0, Touched([touched])
             self._pictured = self._call  # so payloads may be put aside once more
         self._call += 1
 
@@ -216,7 +218,7 @@ class HashIndex:
         self._table = self._empty_table(rows)
         hashes = self._kernels.hash_keys(keys.words, keys.offsets, keys.data)
         self._kernels.enter_slots(self._table, hashes, 0)
-        self._call, self._since, self._touched = 1, 0, [touched]
+        self._call, self._since, self._touched = 1, 0, Touched([touched])
         self._records[touched, self._touch_at] = _CALL
 
     # ---- captures ----
@@ -228,7 +230,8 @@ class HashIndex:
 
         def columns(slots: Slots | slice | None) -> list[pa.Array]:
             if isinstance(slots, np.ndarray):
-                own = kernels.gather_words(records.reshape(-1), length, 0, needed, read_only(slots.view()))
+                own = np.empty((needed, len(slots)), np.uint64)
+                kernels.copy_words(records.reshape(-1), length, 0, read_only(slots.view()), own)
             else:
                 own = np.ascontiguousarray((records if slots is None else records[slots])[:, :needed].T)
             starts = own[words.width] if words.tailed else None
@@ -241,11 +244,12 @@ class HashIndex:
     def captured_payload(self, slots: Numbers | Slots | None) -> Callable[[Numbers], list[Words]]:
         log = self._living_log()
         if log is None:
-            log = UndoLog(self._kernels, self._records.reshape(-1), len(self._template), len(self.fresh))
+            records, length = self._records.reshape(-1), len(self._template)
+            log = UndoLog(self._kernels, records, length, len(self.fresh), self._spare)
             self._log = weakref.ref(log)
         self._pictured = self._call
-        rows, words = self._count if slots is None else len(slots), len(self.fresh)
-        picture = log.picture(slots, self._shelf.words(rows * words).reshape(words, rows))
+        rows = self._count if slots is None else len(slots)
+        picture = log.picture(slots, rows)
         if rows <= _COPIED:
             picture.copy()
         return picture.payloads
@@ -256,8 +260,8 @@ class HashIndex:
             log.keep(slots)
 
     # ---- what was found ----
-    def take_touched(self) -> Numbers:
-        touched, self._touched, self._since = joined_slots(self._touched), [], self._call
+    def take_touched(self) -> Touched:
+        touched, self._touched, self._since = self._touched, Touched(), self._call
         return touched
 
 

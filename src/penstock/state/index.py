@@ -22,10 +22,9 @@ import pyarrow as pa
 from penstock.kernels.loading import compiled
 from penstock.state.keys import Key, KeyColumns
 from penstock.state.keywords import has_nulls
+from penstock.state.touched import Numbers, Touched
 
 Slots = npt.NDArray[np.int64]
-Numbers = npt.NDArray[np.int32]
-"""Slots where many of them are remembered."""
 Payload = npt.NDArray[np.uint64]
 
 _INITIAL_KEYS = 1024
@@ -81,7 +80,7 @@ class KeyIndex(Protocol):
         """The payloads of these slots are about to change, though nobody has asked for their keys."""
         ...
 
-    def take_touched(self) -> Numbers:
+    def take_touched(self) -> Touched:
         """The slots that were found or made since the last call, each once."""
         ...
 
@@ -100,7 +99,7 @@ class DictIndex:
         """By slot. Only ever appended to, so that a snapshot needs no copy."""
         self._untouched = np.ones(_INITIAL_KEYS, np.bool_)
         """By slot."""
-        self._touched: list[Numbers] = []
+        self._touched = Touched()
 
     def find(self, columns: list[pa.Array]) -> Found:
         keys = self._columns.from_arrow(columns)
@@ -123,7 +122,7 @@ class DictIndex:
             longer = np.ones(2 * len(self._keys), np.bool_)
             longer[: len(self._untouched)] = self._untouched
             self._untouched = longer
-        self._touched.append(found[self._untouched[found]].astype(np.int32))
+        self._touched.add(found[self._untouched[found]].astype(np.int32))
         self._untouched[found] = False
 
     def takes(self, columns: list[pa.Array]) -> bool:
@@ -154,9 +153,9 @@ class DictIndex:
     def keep(self, slots: Slots) -> None:
         """What was captured is a copy."""
 
-    def take_touched(self) -> Numbers:
-        touched, self._touched = joined_slots(self._touched), []
-        self._untouched[touched] = True
+    def take_touched(self) -> Touched:
+        touched, self._touched = self._touched, Touched()
+        self._untouched[touched.numbers()] = True
         return touched
 
     def __len__(self) -> int:
@@ -179,9 +178,5 @@ def _refilled(index: KeyIndex, keys: KeyColumns, *, nulls: bool) -> KeyIndex:
 
     made = HashIndex(keys, table, nulls=nulls, payload=index.fresh)
     if len(index):
-        made.take_over(index.captured()(None), index.take_touched(), index.payload[: len(index)])
+        made.take_over(index.captured()(None), index.take_touched().numbers(), index.payload[: len(index)])
     return made
-
-
-def joined_slots(slots: list[Numbers]) -> Numbers:
-    return np.concatenate(slots) if slots else np.empty(0, np.int32)

@@ -20,9 +20,10 @@ import pyarrow as pa
 
 from penstock.core.ids import Cut
 from penstock.state.captures import Captures
-from penstock.state.index import DictIndex, Found, KeyIndex, Numbers, Slots, suited_index
+from penstock.state.index import DictIndex, Found, KeyIndex, Slots, suited_index
 from penstock.state.keys import KeyColumns
 from penstock.state.tables import Rows
+from penstock.state.touched import Numbers, Touched
 
 Array = npt.NDArray[Any]
 
@@ -91,7 +92,7 @@ class SlotTable:
         """So many keys will come: an index of another form is to be told."""
         self._noted = np.zeros(0, np.bool_)
         """By slot: whether it was touched since the last cut, besides those that the index knows of."""
-        self._touched: list[tuple[Cut, Numbers]] = []
+        self._touched: list[tuple[Cut, Touched]] = []
         """Up to each cut, the slots that were touched since the one before it; none before the floor."""
         self._floor = Cut(0)
         self._captures = Captures()
@@ -159,14 +160,16 @@ class SlotTable:
         self._touched.append((cut, self._take_touched()))
         self._floor = floor
 
-    def _take_touched(self) -> Numbers:
+    def _take_touched(self) -> Touched:
         """Those since the last call, each once."""
         touched, noted = self._index.take_touched(), self._noted
         if not len(noted):
             return touched
         self._noted = np.zeros(0, np.bool_)
-        noted[touched[touched < len(noted)]] = True
-        return np.concatenate([np.flatnonzero(noted).astype(np.int32), touched[touched >= len(noted)]])
+        marked = np.zeros(len(self), np.bool_)
+        touched.mark(marked)
+        touched.add(np.flatnonzero(noted[: len(self)] & ~marked[: len(noted)]).astype(np.int32))
+        return touched
 
     def changed_since(self, cut: Cut) -> int | None:
         """At most, and up to the last mark; None if that cannot be told."""
@@ -178,10 +181,10 @@ class SlotTable:
         if not touched:
             return _NONE
         if len(touched) == 1:
-            return touched[0]
+            return touched[0].numbers()
         marked = np.zeros(len(self), np.bool_)
         for slots in touched:
-            marked[slots] = True
+            slots.mark(marked)
         return np.flatnonzero(marked).astype(np.int32)
 
     def changes(self, since: Cut) -> Section:
@@ -223,8 +226,8 @@ class SlotTable:
             there: Slots = places[touched]
             return there[there >= 0]
 
-        other._touched = [(cut, moved(touched).astype(np.int32)) for cut, touched in self._touched]
-        other.touch(moved(self._take_touched()))
+        other._touched = [(cut, Touched([moved(touched.numbers()).astype(np.int32)])) for cut, touched in self._touched]
+        other.touch(moved(self._take_touched().numbers()))
         other._floor = self._floor
         return other, places
 

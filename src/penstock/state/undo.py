@@ -6,7 +6,8 @@ changes it for the first time since the newest picture was taken: an entry of on
 `kernels.table`). When the reader is through, it looks at the log: whatever it copied of a slot that has entries since
 the picture was taken, the first of these is what it wanted. If it copied a changed payload, the entry was there before
 the change; if it copied the old payload, an entry says the same. So no lock is needed, and an entry that is made twice
-does no harm. From then on the picture is a copy like any other, and needs no log.
+does no harm. From then on the picture is a copy like any other, and needs no log. It consists of portions, whose memory
+serves the next picture as soon as they are read.
 
 Records that are replaced by a longer copy are not changed any more: pictures of them need no further entries.
 """
@@ -14,6 +15,7 @@ Records that are replaced by a longer copy are not changed any more: pictures of
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -29,7 +31,8 @@ Slots = npt.NDArray[np.int64]
 
 _LEAST = 1 << 16
 """Entries."""
-_PORTION = 1 << 16
+_NOTHING = np.empty((0, 0), np.uint64)
+PORTION = 1 << 16
 """Slots that are copied at a time."""
 
 
@@ -57,16 +60,18 @@ class UndoLog:
     """Of some records, flat, each of `length` words, of which the last `words` are the payload. The pictures hold it;
     the index holds it weakly, so that its work ends with the last of them."""
 
-    __slots__ = ("__weakref__", "_pictures", "entries", "kernels", "length", "records", "words")
+    __slots__ = ("__weakref__", "_pictures", "entries", "kernels", "length", "records", "spare", "words")
 
-    def __init__(self, kernels: ModuleType, records: Words, length: int, words: int) -> None:
+    def __init__(self, kernels: ModuleType, records: Words, length: int, words: int, spare: deque[Words]) -> None:
+        """`spare`: portions that pictures have done with."""
         self.kernels, self.records, self.length, self.words = kernels, records, length, words
+        self.spare = spare
         self.entries = Entries.empty(0, _LEAST, words)
         self._pictures: list[weakref.ref[Picture]] = []
 
-    def picture(self, slots: Numbers | Slots | None, copied: Words) -> Picture:
-        """Of these slots, or of the first ones. `copied` has a row for each word of the payload, and is filled in."""
-        picture = Picture(self, self.entries.first + int(self.entries.count[0]), slots, copied)
+    def picture(self, slots: Numbers | Slots | None, rows: int) -> Picture:
+        """Of these slots, or of the first ones, so many in all."""
+        picture = Picture(self, self.entries.first + int(self.entries.count[0]), slots, rows)
         self._pictures = [reference for reference in self._pictures if reference() is not None]
         self._pictures.append(weakref.ref(picture))
         return picture
@@ -93,43 +98,69 @@ class UndoLog:
 
 
 class Picture:
-    """Payloads as they were when it was taken; to be read later, by one thread."""
+    """Payloads as they were when it was taken; to be read later, by one thread, from the first to the last row."""
 
-    __slots__ = ("__weakref__", "_copied", "_log", "_slots", "start")
+    __slots__ = ("__weakref__", "_log", "_portions", "_rows", "_slots", "_spare", "start")
 
-    def __init__(self, log: UndoLog, start: int, slots: Numbers | Slots | None, copied: Words) -> None:
+    def __init__(self, log: UndoLog, start: int, slots: Numbers | Slots | None, rows: int) -> None:
         self._log: UndoLog | None = log
         """None: it is copied."""
-        self.start, self._slots, self._copied = start, slots, copied
+        self.start = start
         """Before any entry that it has to look at."""
+        self._slots, self._rows, self._spare = slots, rows, log.spare
+        self._portions: list[Words | None] = []
+        """None: it was read."""
 
     def payloads(self, rows: npt.NDArray[np.int32]) -> list[Words]:
-        """Of some rows, an array for each word."""
+        """Of some rows, an array for each word. No later call asks for rows before these."""
         self.copy()
-        return [gathered(word, rows) for word in self._copied]
+        first, last = int(rows.min(initial=self._rows)) // PORTION, int(rows.max(initial=0)) // PORTION
+        for done in range(min(first, len(self._portions))):
+            portion, self._portions[done] = self._portions[done], None
+            if portion is not None:
+                self._spare.append(portion)
+        wanted = [portion for portion in self._portions[first : last + 1] if portion is not None]
+        if len(wanted) < last + 1 - first:
+            raise RuntimeError("a picture is read once, from its first row to its last one")
+        words = wanted[0] if len(wanted) == 1 else np.concatenate(wanted, axis=1) if wanted else _NOTHING
+        return [gathered(word, rows - np.int32(first * PORTION)) for word in words]
 
     def copy(self) -> None:
         """The first call does what the log is waiting for."""
-        log, copied = self._log, self._copied
+        log = self._log
         if log is None:
             return
-        rows = copied.shape[1]
-        for begin in range(0, rows, _PORTION):
-            end = min(rows, begin + _PORTION)
-            slots = np.arange(begin, end) if self._slots is None else self._slots[begin:end].astype(np.int64)
-            copied[:, begin:end] = log.kernels.gather_words(
-                log.records, log.length, log.length - log.words, log.words, read_only(slots)
-            )
+        for begin in range(0, self._rows, PORTION):
+            self._portions.append(self._copied(log, begin, min(self._rows, begin + PORTION)))
         entries = log.entries
         first, last = max(0, self.start - entries.first), int(entries.count[0])
         if first < last:
-            log.kernels.put_back(copied, self._row_of_slot(rows), entries.slots, entries.aside, first, last)
+            self._put_back(log.kernels, entries, first, last)
         self._log = self._slots = None
 
-    def _row_of_slot(self, rows: int) -> Numbers:
-        """By slot; -1 if it is not wanted."""
+    def _copied(self, log: UndoLog, begin: int, end: int) -> Words:
+        slots = np.arange(begin, end) if self._slots is None else self._slots[begin:end].astype(np.int64)
+        try:
+            portion = self._spare.pop() if self._rows >= PORTION else np.empty((log.words, self._rows), np.uint64)
+        except IndexError:
+            portion = np.empty((log.words, PORTION), np.uint64)
+        log.kernels.copy_words(log.records, log.length, log.length - log.words, read_only(slots), portion)
+        return portion
+
+    def _put_back(self, kernels: ModuleType, entries: Entries, first: int, last: int) -> None:
+        """Of each slot that is wanted, the first of these entries."""
+        rows = self._rows_of(entries.slots[first:last])
+        portions = np.where(rows >= 0, rows // PORTION, -1)
+        order = np.argsort(portions, kind="stable")
+        bounds = np.searchsorted(portions[order], np.arange(len(self._portions) + 1))
+        for place, portion in enumerate(self._portions):
+            own = order[bounds[place] : bounds[place + 1]]
+            kernels.put_back(portion, rows[own] - np.int32(place * PORTION), own + first, entries.aside)
+
+    def _rows_of(self, slots: Numbers) -> Numbers:
+        """-1 if a slot is not wanted."""
         if self._slots is None:
-            return np.arange(rows, dtype=np.int32)
-        row_of_slot = np.full(int(self._slots.max(initial=-1)) + 1, -1, np.int32)
-        row_of_slot[self._slots] = np.arange(rows, dtype=np.int32)
-        return row_of_slot
+            return np.where(slots < self._rows, slots, -1)
+        row_of_slot = np.full(int(self._slots.max(initial=-1)) + 2, -1, np.int32)
+        row_of_slot[self._slots] = np.arange(self._rows, dtype=np.int32)
+        return row_of_slot[np.minimum(slots, len(row_of_slot) - 1)]  # the last one stands for those that came later

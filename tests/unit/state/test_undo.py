@@ -45,7 +45,12 @@ def payload(index: HashIndex) -> npt.NDArray[np.uint64]:
 
 
 def shown(read: Read, rows: int) -> npt.NDArray[np.uint64]:
-    return np.stack(read(np.arange(rows, dtype=np.int32)), axis=1)
+    """All of it, four rows at a time, each time in another order."""
+    pieces = [np.empty((0, 2), np.uint64)]
+    for begin in range(0, rows, 4):
+        wanted = np.arange(begin, min(rows, begin + 4), dtype=np.int32)[::-1]
+        pieces.append(np.stack(read(wanted), axis=1)[::-1])
+    return np.concatenate(pieces)
 
 
 @given(st.data())
@@ -53,7 +58,7 @@ def test_pictures_show_what_was_there_when_they_were_taken(data: st.DataObject) 
     """Several at a time, of all slots and of some, read in any order or never; entries are few, so that they move."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(undo, "_LEAST", 4)
-        patch.setattr(undo, "_PORTION", 3)
+        patch.setattr(undo, "PORTION", 3)
         index, pictures = new_index(), list[tuple[Read, npt.NDArray[np.uint64]]]()
         for _ in range(data.draw(st.integers(1, 25))):
             match data.draw(st.sampled_from(["add", "add", "touch", "picture", "read", "forget"])):
@@ -70,7 +75,7 @@ def test_pictures_show_what_was_there_when_they_were_taken(data: st.DataObject) 
                     chosen = np.array(some, np.int32)
                     pictures.append((index.captured_payload(chosen), payload(index)[chosen]))
                 case "read" if pictures:
-                    read, expected = data.draw(st.sampled_from(pictures))
+                    read, expected = pictures.pop(data.draw(st.integers(0, len(pictures) - 1)))
                     assert (shown(read, len(expected)) == expected).all()
                 case "forget" if pictures:
                     pictures.pop(data.draw(st.integers(0, len(pictures) - 1)))
@@ -128,6 +133,16 @@ def test_pictures_of_records_that_were_replaced_stay_true() -> None:
     add(index, np.arange(5_000))  # more than there was room for
     assert index._living_log() is None
     assert (shown(read, 1_000) == expected).all()
+
+
+def test_a_picture_is_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undo, "PORTION", 4)
+    index = new_index()
+    add(index, np.arange(8))
+    read = index.captured_payload(None)
+    shown(read, 8)
+    with pytest.raises(RuntimeError, match="read once"):
+        shown(read, 8)
 
 
 def test_counting_calls_from_anew_keeps_pictures_true() -> None:
