@@ -10,6 +10,7 @@ panes that are over may still be there, in layers from before they were: whoever
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -45,6 +46,8 @@ class Panes:
         self._keys, self._aggregates, self._schema = keys, aggregates, schema
         self._description = {"type": "windows", "windows": windows, "columns": described(aggregates, schema)}
         self._tables: dict[int, AggregateTable] = {}
+        self._starts: list[int] = []
+        """In their order: what comes next, and what is over, is found without looking at all panes."""
         self._last_size = 0
         """Of the pane that was dropped last: about what a new one will need."""
 
@@ -54,7 +57,8 @@ class Panes:
 
     # ---- use ----
     def __iter__(self) -> Iterator[int]:
-        return iter(self._tables)
+        """In the order of their starts."""
+        return iter(self._starts)
 
     def __len__(self) -> int:
         return len(self._tables)
@@ -67,6 +71,7 @@ class Panes:
         table = self._tables.get(start)
         if table is None:
             table = self._tables[start] = self._new_table()
+            insort(self._starts, start)
             if self._last_size > 0:
                 table.expect(self._last_size)
         return table
@@ -74,9 +79,18 @@ class Panes:
     def _new_table(self) -> AggregateTable:
         return AggregateTable(self._keys, self._aggregates, self._schema)
 
-    def drop(self, starts: Iterable[int]) -> None:
-        for start in starts:
+    def first(self, beyond: int, by: Callable[[int], int]) -> int | None:
+        """The first pane of those for which `by`, which rises with the start, gives more than `beyond`."""
+        place = bisect_right(self._starts, beyond, key=by)
+        return self._starts[place] if place < len(self._starts) else None
+
+    def drop_until(self, last: int, by: Callable[[int], int]) -> list[int]:
+        """Drops those for which `by`, which rises with the start, gives no more than `last`. Returns which."""
+        place = bisect_right(self._starts, last, key=by)
+        dropped, self._starts = self._starts[:place], self._starts[place:]
+        for start in dropped:
             self._last_size = len(self._tables.pop(start))
+        return dropped
 
     def merged(self, starts: Iterable[int]) -> AggregateTable:
         """Some panes as one, the earlier ones first."""
