@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from penstock.core.handles import KeyGroupRange
 from penstock.core.ids import Cut, Uid
+from penstock.kernels.gathering import taken
 from penstock.operators.aggregation.declare import Aggregate
 from penstock.operators.aggregation.table import AggregateTable, described
 from penstock.state.columns import check_header
@@ -174,12 +175,13 @@ def _rows_of(sections: Sequence[Section], starts: Sequence[int], rows: Rows) -> 
         columns = sections[place].values(rows - np.int32(bounds[place]))
     else:
         order = np.argsort(home, kind="stable")
-        pieces = [
-            sections[place].values(rows[order][home[order] == place] - np.int32(bounds[place])) for place in involved
-        ]
+        own = rows[order] - bounds[home[order]].astype(np.int32)
+        ends = np.searchsorted(home[order], involved, side="right")
+        shares = np.split(own, ends[:-1])
+        pieces = [sections[place].values(share) for place, share in zip(involved, shares, strict=True)]
         back = np.empty(len(rows), np.int64)
         back[order] = np.arange(len(rows))
-        columns = [pa.concat_arrays(piece).take(pa.array(back)) for piece in zip(*pieces, strict=True)]
+        columns = [taken(pa.concat_arrays(piece), back) for piece in zip(*pieces, strict=True)]
     return [pa.array(np.asarray(starts, np.int64)[home]), *columns]
 
 
