@@ -31,8 +31,9 @@ Table = Callable[[Index], Any]
 DEFAULT_SPLITS = 128
 _MAX_SPLITS = 1 << 16
 _PART = "splits"
-_LEAST_PAUSE = 0.005
-"""Seconds between two polls of a rate-limited source: at high rates a batch per pause, not a batch per row."""
+_LEAST_PAUSE = 0.002
+"""Seconds between two batches of a rate-limited source: at high rates a batch per pause, not a batch per row, and not
+one for the few rows that fall due while the last one is made."""
 _BURST = 1.0
 """Seconds of its rate that a source which was held up may catch up at once."""
 
@@ -166,6 +167,7 @@ class _GeneratorOperator(SourceOperator):
         batch = self._source.generate(self._advance(max_rows))
         if self._allowance is not None:
             self._allowance.spend(batch.num_rows)
+            return Polled(batch, done=self._finished(), idle_for=self._allowance.pause())
         return Polled(batch, done=self._finished())
 
     def _finished(self) -> bool:
@@ -219,18 +221,21 @@ def _restored(source: Generator, own: Index, parts: Sequence[RestoredPart]) -> t
 
 
 class _Allowance:
-    """How many rows a rate allows by now: a bucket that fills with time and holds `_BURST` seconds at most."""
+    """How many rows a rate allows by now: a bucket that fills with time and holds `_BURST` seconds at most. It begins
+    to with the first poll: subtasks are opened one by one but start together, and a difference would stay for good, as
+    one of event time for which all windows wait."""
 
     def __init__(self, rate: float, clock: Clock):
         self._rate = rate
         self._clock = clock
-        self._filled = clock.now()
+        self._filled: float | None = None
         self._tokens = 0.0
 
     def rows(self) -> int:
         now = self._clock.now()
         most = max(1.0, self._rate * _BURST)
-        self._tokens = min(most, self._tokens + (now - self._filled) * self._rate)
+        if self._filled is not None:
+            self._tokens = min(most, self._tokens + (now - self._filled) * self._rate)
         self._filled = now
         return int(self._tokens)
 
@@ -238,5 +243,7 @@ class _Allowance:
         self._tokens -= rows
 
     def pause(self) -> float:
-        """Until there is at least one row, and not so short that polling becomes the work."""
+        """Until there is at least one row, and not so short that polling becomes the work; none while it is behind."""
+        if self._tokens > self._rate * _LEAST_PAUSE:
+            return 0.0
         return max(_LEAST_PAUSE, (1.0 - self._tokens) / self._rate)

@@ -88,7 +88,7 @@ class RuntimeSettings:
     """Where user state is kept; None: in hash maps."""
     step_budget: float = 0.010
     """What one step of an operator should take; batches are sliced to it. No step may exceed about twice this."""
-    linger: float = 0.005
+    linger: float = 0.002
     """How long a small output batch may wait for company."""
     small_batch_rows: int = 4_096
     """Output batches of at least so many rows do not linger."""

@@ -21,6 +21,7 @@ for loading Numba.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -132,6 +133,7 @@ def fixed_width_values(column: pa.Array, dtype: str) -> npt.NDArray[np.generic]:
     return read_only(np.frombuffer(buffer, dtype, len(column), column.offset * width))
 
 
+@cache
 def storage_dtype(kind: pa.DataType) -> np.dtype[Any]:
     """How the values of a type of numbers (dates and times included) lie in memory."""
     if pat.is_floating(kind):
@@ -220,6 +222,7 @@ def _times(values: Words, factor: int) -> Words:
     return _modulo(_modulo(low * factor_low) + _times_2_32(middle) + top)
 
 
+@cache
 def is_bytes(kind: pa.DataType) -> bool:
     """Whether values are strings or binaries."""
     return (

@@ -159,7 +159,7 @@ class DeduplicateWithinOperator(Operator):
 
     def _advance(self, time: int) -> None:
         self._progress.advance(time)
-        self._panes.drop([start for start in self._panes if self._over(start) <= self._progress.watermark])
+        self._panes.drop_until(self._progress.watermark, self._over)
 
     def _over(self, start: Any) -> Any:
         """When all records that could repeat one in the pane are late: its last moment, plus twice the time, less one

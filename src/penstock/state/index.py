@@ -27,7 +27,8 @@ from penstock.state.touched import Numbers, Touched
 Slots = npt.NDArray[np.int64]
 Payload = npt.NDArray[np.uint64]
 
-_INITIAL_KEYS = 1024
+_LEAST_ROOM = 1024
+"""Keys that an index gets room for with its first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,11 @@ class DictIndex:
     def __init__(self, keys: KeyColumns, payload: Sequence[int] = ()) -> None:
         self._columns = keys
         self.fresh = np.array(payload, np.uint64)
-        self.payload: Payload = np.tile(self.fresh, (_INITIAL_KEYS, 1))
+        self.payload: Payload = np.empty((0, len(payload)), np.uint64)
         self._slots: defaultdict[Key, int] = defaultdict(count().__next__)
         self._keys: list[Key] = []
         """By slot. Only ever appended to, so that a snapshot needs no copy."""
-        self._untouched = np.ones(_INITIAL_KEYS, np.bool_)
+        self._untouched = np.ones(0, np.bool_)
         """By slot."""
         self._touched = Touched()
 
@@ -113,13 +114,12 @@ class DictIndex:
         found = slots[first_rows]
         self._keys.extend(keys[row] for row in first_rows[found >= known].tolist())
         self._touch(found)
-        if len(self._keys) > len(self.payload):
-            self.payload = np.concatenate([self.payload, np.tile(self.fresh, (len(self._keys), 1))])
+        self.expect(len(self._keys))
         return Found(slots, first_rows, ranks[places])
 
     def _touch(self, found: Slots) -> None:
         if len(self._keys) > len(self._untouched):
-            longer = np.ones(2 * len(self._keys), np.bool_)
+            longer = np.ones(max(_LEAST_ROOM, 2 * len(self._keys)), np.bool_)
             longer[: len(self._untouched)] = self._untouched
             self._untouched = longer
         self._touched.add(found[self._untouched[found]].astype(np.int32))
@@ -143,7 +143,9 @@ class DictIndex:
         return columns
 
     def expect(self, keys: int) -> None:
-        """A dict grows by itself."""
+        """A dict grows by itself, what is beside its keys does not."""
+        if keys > len(self.payload):
+            self.payload = np.concatenate([self.payload, np.tile(self.fresh, (max(_LEAST_ROOM, keys), 1))])
 
     def captured_payload(self, slots: Numbers | Slots | None) -> Callable[[Numbers], list[Payload]]:
         payload = self.payload[: len(self._keys)] if slots is None else self.payload[slots]
@@ -168,7 +170,8 @@ def suited_index(index: KeyIndex, keys: KeyColumns, columns: list[pa.Array]) -> 
     if isinstance(index, DictIndex):
         if compiled(len(columns[0])) is None:
             return index
-        return _refilled(index, keys, nulls=any(map(has_nulls, [*columns, *index.captured()(None)])))
+        known = index.captured()(None) if len(index) else []
+        return _refilled(index, keys, nulls=any(map(has_nulls, [*columns, *known])))
     return index if index.takes(columns) else _refilled(index, keys, nulls=True)
 
 

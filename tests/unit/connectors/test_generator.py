@@ -121,6 +121,7 @@ def test_a_rate_limits_the_rows_by_the_clock_without_blocking() -> None:
 def test_the_rate_is_shared_by_all_subtasks() -> None:
     clock = ManualClock()
     operators = [opened(numbers(None, rate=128.0), i, 4, clock=clock) for i in range(4)]
+    assert all(operator.poll(1000).batch is None for operator in operators)
     clock.seconds = 1.0
     assert [operator.poll(1000).batch.num_rows for operator in operators] == [32] * 4  # type: ignore[union-attr]
 
@@ -128,10 +129,34 @@ def test_the_rate_is_shared_by_all_subtasks() -> None:
 def test_a_source_that_was_held_up_catches_up_one_second_at_most() -> None:
     clock = ManualClock()
     operator = opened(numbers(None, rate=50.0), clock=clock)
+    operator.poll(1)
     clock.seconds = 1000.0
     batch = operator.poll(10_000).batch
     assert batch is not None and batch.num_rows == 50
     assert operator.poll(10_000).batch is None
+
+
+def test_subtasks_that_are_opened_one_after_another_and_start_together_are_equally_far() -> None:
+    clock = ManualClock()
+    operators = []
+    for index in range(2):
+        operators.append(opened(numbers(None, rate=16_384.0), index, 2, clock=clock))
+        clock.seconds += 0.25
+    for operator in operators:
+        operator.poll(1000)
+    clock.seconds += 0.125
+    assert [operator.poll(2000).batch.num_rows for operator in operators] == [1024] * 2  # type: ignore[union-attr]
+
+
+def test_a_source_at_a_high_rate_pauses_after_a_batch_unless_it_is_behind() -> None:
+    clock = ManualClock()
+    operator = opened(numbers(None, rate=102_400.0), clock=clock)
+    assert operator.poll(10_000).idle_for > 0
+    clock.seconds += 0.125
+    behind = operator.poll(6_400)
+    assert behind.batch is not None and behind.batch.num_rows == 6_400 and behind.idle_for == 0
+    in_time = operator.poll(6_400)
+    assert in_time.batch is not None and in_time.batch.num_rows == 6_400 and in_time.idle_for > 0
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Assigner:
         """The starts of all panes of a window."""
         return range(end - self._size, end, self.pane)
 
-    def start(self, end: int) -> int:
+    def start(self, end: Any) -> Any:
         return end - self._size
 
     def is_over(self, end: Any, watermark: Any) -> Any:

@@ -102,6 +102,7 @@ class CountWindowOperator(Operator):
         self._table.expect(len(self._table))  # keys that are new have no count yet
         pieces = self._cut(slots, self._counts(slots), every)
         beside = self._new_table()
+        beside.expect(len(pieces.slots))  # of no keys: nothing else makes room
         for accumulator in beside.accumulators.values():
             accumulator.add(batch, pieces.of_row, len(pieces.slots))
         results: list[tuple[Array, list[pa.Array]]] = []

@@ -10,6 +10,7 @@ panes that are over may still be there, in layers from before they were: whoever
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -20,6 +21,7 @@ import pyarrow as pa
 
 from penstock.core.handles import KeyGroupRange
 from penstock.core.ids import Cut, Uid
+from penstock.kernels.gathering import taken
 from penstock.operators.aggregation.declare import Aggregate
 from penstock.operators.aggregation.table import AggregateTable, described
 from penstock.state.columns import check_header
@@ -45,6 +47,8 @@ class Panes:
         self._keys, self._aggregates, self._schema = keys, aggregates, schema
         self._description = {"type": "windows", "windows": windows, "columns": described(aggregates, schema)}
         self._tables: dict[int, AggregateTable] = {}
+        self._starts: list[int] = []
+        """In their order: what comes next, and what is over, is found without looking at all panes."""
         self._last_size = 0
         """Of the pane that was dropped last: about what a new one will need."""
 
@@ -54,7 +58,8 @@ class Panes:
 
     # ---- use ----
     def __iter__(self) -> Iterator[int]:
-        return iter(self._tables)
+        """In the order of their starts."""
+        return iter(self._starts)
 
     def __len__(self) -> int:
         return len(self._tables)
@@ -67,6 +72,7 @@ class Panes:
         table = self._tables.get(start)
         if table is None:
             table = self._tables[start] = self._new_table()
+            insort(self._starts, start)
             if self._last_size > 0:
                 table.expect(self._last_size)
         return table
@@ -74,9 +80,18 @@ class Panes:
     def _new_table(self) -> AggregateTable:
         return AggregateTable(self._keys, self._aggregates, self._schema)
 
-    def drop(self, starts: Iterable[int]) -> None:
-        for start in starts:
+    def first(self, beyond: int, by: Callable[[int], int]) -> int | None:
+        """The first pane of those for which `by`, which rises with the start, gives more than `beyond`."""
+        place = bisect_right(self._starts, beyond, key=by)
+        return self._starts[place] if place < len(self._starts) else None
+
+    def drop_until(self, last: int, by: Callable[[int], int]) -> list[int]:
+        """Drops those for which `by`, which rises with the start, gives no more than `last`. Returns which."""
+        place = bisect_right(self._starts, last, key=by)
+        dropped, self._starts = self._starts[:place], self._starts[place:]
+        for start in dropped:
             self._last_size = len(self._tables.pop(start))
+        return dropped
 
     def merged(self, starts: Iterable[int]) -> AggregateTable:
         """Some panes as one, the earlier ones first."""
@@ -160,12 +175,13 @@ def _rows_of(sections: Sequence[Section], starts: Sequence[int], rows: Rows) -> 
         columns = sections[place].values(rows - np.int32(bounds[place]))
     else:
         order = np.argsort(home, kind="stable")
-        pieces = [
-            sections[place].values(rows[order][home[order] == place] - np.int32(bounds[place])) for place in involved
-        ]
+        own = rows[order] - bounds[home[order]].astype(np.int32)
+        ends = np.searchsorted(home[order], involved, side="right")
+        shares = np.split(own, ends[:-1])
+        pieces = [sections[place].values(share) for place, share in zip(involved, shares, strict=True)]
         back = np.empty(len(rows), np.int64)
         back[order] = np.arange(len(rows))
-        columns = [pa.concat_arrays(piece).take(pa.array(back)) for piece in zip(*pieces, strict=True)]
+        columns = [taken(pa.concat_arrays(piece), back) for piece in zip(*pieces, strict=True)]
     return [pa.array(np.asarray(starts, np.int64)[home]), *columns]
 
 

@@ -15,7 +15,7 @@ of a firing, the keys whose rows are out (`fired`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -37,18 +37,24 @@ from penstock.operators.windows.firing import Firing
 from penstock.operators.windows.keying import Keying
 from penstock.operators.windows.panes import Panes
 from penstock.operators.windows.progress import Progress
+from penstock.operators.windows.splitting import split_by_pane
 from penstock.operators.windows.times import EventTime, TimeColumn
 from penstock.runtime.elements import MAX_WATERMARK, MIN_WATERMARK
 from penstock.state.index import Slots
 from penstock.state.parts import LoggedState, OperatorSnapshot
 
 PORTION: Final = 1 << 16
-"""How many rows of a window are put out in one step."""
+"""How many rows of windows are put out in one step."""
+ROWS_OF_A_PANE: Final = 512
+"""What a pane costs when it is put out, besides its rows, is as much as that of so many rows."""
 LATE: Final = "late"
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
 
 _DUE_NOW: Final = 0
+
+Rows = tuple[int, AggregateTable, Slots | slice]
+"""Of a window, by its end: some slots of the table that has its rows."""
 
 
 def windowed_schema(
@@ -73,7 +79,7 @@ class TimeWindowOperator(Operator):
         lateness: int = 0,
         early: Trigger | None = None,
     ) -> None:
-        self._keying = Keying(key, input_schema)
+        self._keying, self._aggregates = Keying(key, input_schema), aggregates
         self._time = TimeColumn(time, input_schema)
         self._schema = windowed_schema(input_schema, key, aggregates, self._time.bound_type)
         self._read = sorted(
@@ -85,8 +91,6 @@ class TimeWindowOperator(Operator):
         self._firing: Firing | None = None
         self._next_end: int | None = None
         """The end of the next window to fire, once event time is there; kept up to date with panes and `fired`."""
-        self._next_over: int | None = None
-        """When the first pane is over."""
         self._by_count = EarlyByCount(early.count) if isinstance(early, EveryCount) else None
         self._by_time = EarlyByTime(early.ms) if isinstance(early, EveryTime) else None
 
@@ -115,9 +119,11 @@ class TimeWindowOperator(Operator):
         if len(ticks) and (late := self._late_rows(batch, ticks)) is not None:
             batch, ticks = self._without(batch, ticks, late, out)
         if len(ticks):
-            rows = batch.select(self._read)
-            for start, chosen in self._split(ticks):
-                self._add(start, rows if chosen is None else rows.take(pa.array(chosen)), out)
+            self._settle_before(ticks, out)
+            unit = self._time.ticks
+            rows, origin, length = batch.select(self._read), self._assigner.origin * unit, self._assigner.pane * unit
+            for start, own in split_by_pane(rows, ticks, origin, length):
+                self._add(start // unit, own, out)
 
     def _without(
         self, batch: pa.RecordBatch, ticks: npt.NDArray[np.int64], late: npt.NDArray[np.bool_], out: Collector
@@ -137,67 +143,55 @@ class TimeWindowOperator(Operator):
         first = self._assigner.first_live(self._progress.watermark) * self._time.ticks
         return ticks < first if int(ticks.min()) < first else None
 
-    def _split(self, ticks: npt.NDArray[np.int64]) -> Iterator[tuple[int, Slots | None]]:
-        """The panes of the rows, each with its rows, in their order; None for all of them."""
-        length = self._assigner.pane * self._time.ticks
-        shift = self._assigner.origin * self._time.ticks
-        lowest, highest = (int(ticks.min()) - shift) // length, (int(ticks.max()) - shift) // length
-        starts = range(lowest * length + shift, highest * length + shift + 1, length)
-        if lowest == highest:
-            yield starts[0] // self._time.ticks, None
-            return
-        numbers = (ticks - starts[0]) // length
-        order = np.argsort(numbers.astype(np.uint16) if len(starts) <= 1 << 16 else numbers, kind="stable")
-        ordered = numbers[order]
-        ends = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-        for chosen in np.split(order, ends):
-            yield starts[int(numbers[chosen[0]])] // self._time.ticks, chosen
+    def _settle_before(self, ticks: npt.NDArray[np.int64], out: Collector) -> None:
+        """Of several panes, some may be in windows that have ended and are still to be put out, as well as in windows
+        that take records: what comes for these must not be in those."""
+        if (
+            self._assigner.overlaps
+            and self._is_behind()
+            and ticks.min() // self._time.ticks <= self._progress.watermark
+        ):
+            while self._is_behind():
+                self._fire_portion(out)
 
     def _add(self, start: int, rows: pa.RecordBatch, out: Collector) -> None:
         """Rows of one pane."""
         if (table := self._panes.get(start)) is None:
             table = self._panes.pane(start)
-            self._expect_window_of(start)
+            self._find_next_end()
         keys = self._keying.of(rows)
         found = table.find_and_add(rows, keys)
         if self._assigner.lateness and self._may_be_out(start):
-            self._put_out_again(start, rows, keys, found.first_rows, out)
+            self._put_out_again(start, keys, found.first_rows, out)
         if self._by_time is not None:
             self._by_time.note(start, found.slots[found.first_rows], self._clock.wall_ms())
         if self._by_count is not None and self._progress.watermark < start + self._assigner.pane - 1:
             due = self._by_count.due(start, found.slots, len(table))
             if len(due):
-                out.emit(self._rows(start + self._assigner.pane, table, due))
+                out.emit(self._rows([(start + self._assigner.pane, table, due)]))
 
     # ---- what is late but allowed ----
     def _may_be_out(self, start: int) -> bool:
         return self._progress.differs or self._progress.watermark >= self._assigner.first_end(start) - 1
 
-    def _put_out_again(
-        self, start: int, rows: pa.RecordBatch, keys: list[pa.Array], first_rows: Slots, out: Collector
-    ) -> None:
+    def _put_out_again(self, start: int, keys: list[pa.Array], first_rows: Slots, out: Collector) -> None:
         """The changed rows of windows that have been put out already."""
         changed = [column.take(pa.array(first_rows)) for column in keys]
         for end in self._assigner.ends(start):
             if end - 1 > self._progress.watermark and not self._progress.differs:
                 break
-            again = self._already_out(end, rows, keys, changed)
+            again = self._already_out(end, changed)
             if again.any():
                 chosen = [column.filter(pa.array(again)) for column in changed]
                 table = self._panes.merged_keys(self._assigner.panes(end), chosen)
-                out.emit(self._rows(end, table, slice(0, len(table))))
+                out.emit(self._rows([(end, table, slice(0, len(table)))]))
 
-    def _already_out(
-        self, end: int, rows: pa.RecordBatch, keys: list[pa.Array], changed: list[pa.Array]
-    ) -> npt.NDArray[np.bool_]:
+    def _already_out(self, end: int, changed: list[pa.Array]) -> npt.NDArray[np.bool_]:
         """For which of the changed keys the window was put out, and may be again."""
         groups = key_groups_of_hashes(hash_columns(changed), self._total)
         again: npt.NDArray[np.bool_] = self._progress.fired_of(groups) >= end
         if self._firing is not None and self._firing.end == end:
-            table = self._firing.table
-            if self._assigner.overlaps:  # it is made of several panes, and does not know the rows yet
-                table.add(rows, table.find(keys).slots)
-            again |= self._firing.is_out(table.look_up(changed))
+            again |= self._firing.is_out(self._firing.table.look_up(changed))
         return again & ~self._assigner.is_over(end, self._progress.watermarks_of(groups))
 
     # ---- time ----
@@ -235,31 +229,31 @@ class TimeWindowOperator(Operator):
         """Whether a window has ended that was not put out yet."""
         return self._next_end is not None and self._next_end - 1 <= self._progress.watermark
 
-    def _expect_window_of(self, start: int) -> None:
-        over = self._assigner.last_end(start) - 1 + self._assigner.lateness
-        self._next_over = over if self._next_over is None else min(over, self._next_over)
-        end = self._assigner.next_end(start, self._progress.fired)
-        if end is not None and (self._next_end is None or end < self._next_end):
-            self._next_end = end
-
     def _find_next_end(self) -> None:
-        self._next_end = self._next_over = None
-        for start in self._panes:
-            self._expect_window_of(start)
+        """After a pane has come or gone, or a window was put out."""
+        fired = self._progress.fired
+        start = self._panes.first(fired, self._assigner.last_end)  # no other is in an earlier window that is to come
+        self._next_end = None if start is None else self._assigner.next_end(start, fired)
 
     def _fire_portion(self, out: Collector) -> None:
-        assert self._next_end is not None
-        if self._firing is None:
-            self._firing = self._begin(self._next_end)
-        firing = self._firing
-        slots = firing.next(PORTION)
-        out.emit(self._rows(firing.end, firing.table, slots))
-        if firing.done:
-            self._progress.fire(firing.end)
-            self._fired_keys.forget(firing.end)
-            self._firing = None
-            self._find_next_end()
-            self._pass_empty_windows()
+        """Puts out rows of the windows that have ended, of as many as make a portion: one batch for all of them."""
+        pieces: list[Rows] = []
+        left = PORTION
+        while left > 0 and self._is_behind():
+            assert self._next_end is not None
+            if self._firing is None:
+                self._firing = self._begin(self._next_end)
+            firing = self._firing
+            slots = firing.next(left)
+            pieces.append((firing.end, firing.table, slots))
+            left -= _count(slots) + ROWS_OF_A_PANE * len(self._assigner.panes(firing.end))
+            if firing.done:
+                self._progress.fire(firing.end)
+                self._fired_keys.forget(firing.end)
+                self._firing = None
+                self._find_next_end()
+                self._pass_empty_windows()
+        out.emit(self._rows(pieces))
 
     def _pass_empty_windows(self) -> None:
         """Those that ended without any record, up to the next one that is to be put out, count as put out."""
@@ -280,19 +274,15 @@ class TimeWindowOperator(Operator):
         return Firing(end, table, skipped)
 
     def _drop_panes(self) -> None:
-        assigner, watermark, fired = self._assigner, self._progress.watermark, self._progress.fired
-        if self._next_over is None or self._next_over > watermark:
-            return
-        over = [
-            start
-            for start in self._panes
-            if assigner.is_over(end := assigner.last_end(start), watermark) and (end <= fired or not self._is_behind())
-        ]
-        self._panes.drop(over)
-        self._find_next_end()
-        for early in (self._by_time, self._by_count):
-            if early is not None:
-                early.drop(over)
+        last = self._progress.watermark + 1 - self._assigner.lateness
+        over = self._panes.drop_until(
+            min(last, self._progress.fired) if self._is_behind() else last, self._assigner.last_end
+        )
+        if over:
+            self._find_next_end()
+            for early in (self._by_time, self._by_count):
+                if early is not None:
+                    early.drop(over)
 
     # ---- output ----
     def _put_out_early(self, changed: Mapping[int, Slots], out: Collector) -> None:
@@ -305,13 +295,16 @@ class TimeWindowOperator(Operator):
         for end, columns in sorted(keys.items()):
             every = [pa.concat_arrays(column) for column in zip(*columns, strict=True)]
             table = self._panes.merged_keys(self._assigner.panes(end), every)
-            out.emit(self._rows(end, table, slice(0, len(table))))
+            out.emit(self._rows([(end, table, slice(0, len(table)))]))
 
-    def _rows(self, end: int, table: AggregateTable, slots: Slots | slice) -> pa.RecordBatch:
-        count = slots.stop - slots.start if isinstance(slots, slice) else len(slots)
-        bounds = [self._time.bounds(time, count) for time in (self._assigner.start(end), end)]
-        keys = self._keying.shown(table.keys_of(slots))
-        return pa.RecordBatch.from_arrays([*keys, *bounds, *table.results(slots)], schema=self._schema)
+    def _rows(self, pieces: Sequence[Rows]) -> pa.RecordBatch:
+        """One batch of rows of some windows, in their order."""
+        ends = np.repeat([end for end, _, _ in pieces], [_count(slots) for _, _, slots in pieces])
+        bounds = [self._time.bounds(times) for times in (self._assigner.start(ends), ends)]
+        columns = [[*self._keying.shown(table.keys_of(slots)), *table.results(slots)] for _, table, slots in pieces]
+        joined = columns[0] if len(columns) == 1 else list(map(pa.concat_arrays, zip(*columns, strict=True)))
+        keys = len(self._schema) - len(bounds) - len(self._aggregates)
+        return pa.RecordBatch.from_arrays([*joined[:keys], *bounds, *joined[keys:]], schema=self._schema)
 
     # ---- snapshots ----
     def logged(self) -> Sequence[LoggedState]:
@@ -323,3 +316,7 @@ class TimeWindowOperator(Operator):
 
 
 _PARTS: Final = (panes_module.PART, progress_module.PART, FiredKeys.PART)
+
+
+def _count(slots: Slots | slice) -> int:
+    return slots.stop - slots.start if isinstance(slots, slice) else len(slots)

@@ -65,8 +65,6 @@ class TimeColumn:
         """A column of times in `bound_type`."""
         return pa.array(ticks).view(self.bound_type)
 
-    def bounds(self, times: Times | int, rows: int) -> pa.Array:
-        """A column of milliseconds in `bound_type`: one for each row, or one for all."""
-        ticks = times * self.ticks
-        values = ticks if isinstance(ticks, np.ndarray) else np.full(rows, ticks, np.int64)
-        return self.from_ticks(values)
+    def bounds(self, times: Times) -> pa.Array:
+        """A column of milliseconds in `bound_type`."""
+        return self.from_ticks(times * self.ticks)

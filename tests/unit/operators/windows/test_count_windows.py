@@ -67,6 +67,12 @@ def test_windows_are_full_after_so_many_records_however_the_stream_is_cut(
         assert [row for row in found if row["user"] == user] == [row for row in wanted if row["user"] == user]
 
 
+def test_a_batch_may_have_many_keys() -> None:
+    rows: list[Row] = [(f"user {number}", turn) for turn in range(5) for number in range(3000)]
+    current = job(declare.count_window(2)).feed(batch(rows))
+    assert current.rows() == expected(rows, 2, purge=True)
+
+
 def test_results_of_a_batch_come_in_the_order_in_which_windows_became_full() -> None:
     current = job(declare.count_window(2)).feed(batch([("a", 1), ("b", 2), ("b", 3), ("a", 4), ("b", 5), ("b", 6)]))
     assert [(row["user"], row["total"]) for row in current.rows()] == [("b", 5), ("a", 5), ("b", 11)]

@@ -135,16 +135,25 @@ def job(windows: TimeWindows, parallelism: int = 1, **options: Any) -> WindowJob
     return WindowJob(make, ("user",), parallelism)
 
 
+PORTIONS = st.sampled_from([(2, 512), (3, 1), (1000, 1)])
+"""Part of a window a step, parts of several, all that have ended; and what a pane counts as."""
+
+
+def _put_out_by(patch: pytest.MonkeyPatch, portion: tuple[int, int]) -> None:
+    patch.setattr(timed, "PORTION", portion[0])
+    patch.setattr(timed, "ROWS_OF_A_PANE", portion[1])
+
+
 STEPS = steps(row_strategy(), st.integers(-30, 60))
 
 
 @settings(max_examples=400)
-@given(st.sampled_from(WINDOWS), st.integers(1, 3), STEPS)
+@given(st.sampled_from(WINDOWS), st.integers(1, 3), PORTIONS, STEPS)
 def test_every_window_is_put_out_once_with_what_polars_says(
-    windows: TimeWindows, parallelism: int, steps: list[Step]
+    windows: TimeWindows, parallelism: int, portion: tuple[int, int], steps: list[Step]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timed, "PORTION", 2)
+        _put_out_by(patch, portion)
         current, oracle = job(windows, parallelism), Oracle(windows)
         current.run(steps, batch, oracle)
         rows = found(current.rows(), windows)
@@ -159,12 +168,12 @@ def test_every_window_is_put_out_once_with_what_polars_says(
 
 
 @settings(max_examples=400)
-@given(st.sampled_from(WINDOWS), st.integers(1, 30), st.integers(1, 3), STEPS)
+@given(st.sampled_from(WINDOWS), st.integers(1, 30), st.integers(1, 3), PORTIONS, STEPS)
 def test_with_allowed_lateness_the_last_row_of_a_window_is_what_polars_says(
-    windows: TimeWindows, lateness: int, parallelism: int, steps: list[Step]
+    windows: TimeWindows, lateness: int, parallelism: int, portion: tuple[int, int], steps: list[Step]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timed, "PORTION", 2)
+        _put_out_by(patch, portion)
         current, oracle = job(windows, parallelism, lateness=lateness), Oracle(windows, lateness)
         current.run(steps, batch, oracle)
         last = dict(found(current.rows(), windows))
@@ -208,6 +217,46 @@ def test_event_time_stays_before_the_end_of_a_window_that_is_not_out_yet(monkeyp
         current.step()
     assert seen == [(2, 8), (4, 8), (5, 18), (7, 18), (9, 18)]
     assert (len(current.rows()), operator.emitted_watermark(), operator.is_idle(True)) == (10, 30, True)
+
+
+def test_windows_that_ended_together_go_out_together_in_their_order() -> None:
+    current = simple().feed(events(25, 5, 15), events(16, user=2)).watermark(30)
+    (put_out,) = current.subtasks[0].out.batches
+    assert put_out.column("user").to_pylist() == [1, 1, 2, 1]
+    assert [end for end, _ in counts(current)] == [10, 20, 20, 30]
+    assert current.subtasks[0].operator.next_timer() is None
+
+
+def test_a_step_puts_out_no_more_windows_than_make_a_portion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timed, "PORTION", 3)
+    monkeypatch.setattr(timed, "ROWS_OF_A_PANE", 1)
+    current = simple().feed(events(*range(0, 60, 10))).watermark(100)
+    seen = [len(current.rows())]
+    while current.subtasks[0].operator.next_timer() is not None:
+        current.step()
+        seen.append(len(current.rows()))
+    assert seen == [2, 4, 6]
+    assert current.subtasks[0].operator.emitted_watermark() == 100
+
+
+@pytest.mark.parametrize("lateness", [0, 1])
+def test_a_record_that_is_late_for_one_window_is_not_in_it_though_it_waits_to_go_out(
+    monkeypatch: pytest.MonkeyPatch, lateness: int
+) -> None:
+    monkeypatch.setattr(timed, "PORTION", 1)
+    sliding = TimeWindows(12, 2)
+    current = simple(sliding, lateness=lateness).feed(events(-1)).watermark(2)
+    assert current.subtasks[0].operator.next_timer() is not None  # the window up to 2 has ended, and is not out
+    current.feed(events(0)).end()
+    last = {end: row["n"] for (_, end), row in found(current.rows(), sliding)}
+    assert last == {0: 1, 2: 1, 4: 2, 6: 2, 8: 2, 10: 2, 12: 1}
+
+
+def test_a_window_before_those_that_are_known_is_put_out_first() -> None:
+    current = simple().feed(events(55), events(25), events(5)).watermark(9)
+    assert counts(current) == [(10, 1)]
+    assert [end for end, _ in counts(current.watermark(29))] == [10, 30]
+    assert [end for end, _ in counts(current.watermark(60))] == [10, 30, 60]
 
 
 def test_a_late_record_within_the_allowed_lateness_has_its_row_put_out_again() -> None:
