@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_PAUSE = 200.0
+"""So many times as long as a round took the next one waits at least: it looks at every file of the directory, of which
+there may be many, and what is left there for a while costs nothing but space."""
+_LONGEST_PAUSE = 60.0
+
 
 class Housekeeping:
     def __init__(
@@ -35,7 +40,7 @@ class Housekeeping:
     ) -> None:
         """`in_use`: complete checkpoints that others are built upon, and the first attempt that may still write."""
         self._store, self._background, self._fenced, self._in_use = store, background, fenced, in_use
-        self._clock, self._clean_every, self._cleaned_at = clock, clean_every, -math.inf
+        self._clock, self._clean_every, self._clean_from = clock, clean_every, -math.inf
         self._figures: list[CheckpointStatistics] = []
         self._aborted: set[CheckpointId] = set()
         self._clean = False
@@ -52,7 +57,7 @@ class Housekeeping:
         figures that may follow the next ones."""
         self._figures.append(statistics)
         if statistics.status is Status.COMPLETED:
-            self._clean |= self._clock.now() >= self._cleaned_at + self._clean_every
+            self._clean |= self._clock.now() >= self._clean_from
         else:
             self._aborted.add(statistics.checkpoint)
             self._tell = True
@@ -69,14 +74,16 @@ class Housekeeping:
             return
         figures, aborted, clean = self._figures, frozenset(self._aborted), self._clean
         self._figures, self._tell, self._clean, self._busy = [], False, False, True
-        if clean:
-            self._cleaned_at = self._clock.now()
         bases, oldest_writer = self._in_use()
 
         def work() -> None:
+            began = self._clock.now()
             self._store.record_statistics(*(statistics.as_entry() for statistics in figures))
             if clean:
+                self._clean_from = began + self._clean_every
                 self._store.clean(aborted, bases, oldest_writer)
+                pause = min(_PAUSE * (self._clock.now() - began), _LONGEST_PAUSE)
+                self._clean_from = began + max(self._clean_every, pause)
 
         self._background(work, lambda result: self._done(result, aborted if clean else frozenset()))
 

@@ -319,5 +319,5 @@ class World:
 
     # ---- the sinks' disk ----
     def _before_sink(self, operation: str, path: str) -> None:
-        if operation not in ("read", "list", "exists"):
+        if operation not in ("read", "list", "names", "exists"):
             self.chaos.reach_disk(Point.SINK)

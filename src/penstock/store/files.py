@@ -66,6 +66,10 @@ class Files(DataFiles, Protocol):
         """Every file below the directory, at any depth; empty if there is none. Temporary files are not listed."""
         ...
 
+    def names(self, directory: str) -> Sequence[str]:
+        """The paths of the files in the directory itself, in any order: what `list` says of them at a lower price."""
+        ...
+
     def move(self, source: str, target: str) -> None:
         """Atomic; replaces the target. `FileNotFoundError` if the source does not exist."""
         ...

@@ -149,6 +149,16 @@ class LocalFiles:
             ]
         return sorted(found, key=lambda file: file.path)
 
+    def names(self, directory: str) -> Sequence[str]:
+        top = self._absolute(directory)
+        with _explained("list", top):
+            try:
+                with os.scandir(top) as entries:
+                    found = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        return [f"{directory}/{name}" for name in found if not _is_temporary(name)]
+
     def exists(self, path: str) -> bool:
         goal = self._absolute(path)
         with _explained("look for", goal):
