@@ -108,10 +108,14 @@ class Log:
         return next((entry for entry in reversed(self.entries) if isinstance(entry, Completed)), None)
 
     def find(self, checkpoint: CheckpointId) -> Completed | None:
-        return next((entry for entry in self.completions if entry.checkpoint == checkpoint), None)
+        """Their numbers rise, and mostly a new one is looked for."""
+        for entry in reversed(self.entries):
+            if isinstance(entry, Completed) and entry.checkpoint <= checkpoint:
+                return entry if entry.checkpoint == checkpoint else None
+        return None
 
     def with_entry(self, entry: LogEntry) -> Log:
-        return read_log([*self.entries, entry])
+        return read_log([*(known for known in self.entries if known.number >= entry.oldest), entry])
 
 
 def counting(numbers: Collection[int], last: LogEntry) -> range:
@@ -176,8 +180,9 @@ def void(log: Log, generation: Generation, existing: Collection[str]) -> Voided:
 def _oldest(log: Log, existing: Collection[str], number: int) -> int:
     """From where on entries count: the oldest completion whose metadata is still there. The newest one always counts,
     even if its metadata got lost: a restore must stumble over that, not overlook it."""
-    needed = [entry.number for entry in log.completions if entry == log.newest or entry.metadata in existing]
-    return min(needed, default=number)
+    newest = log.newest
+    needed = (entry.number for entry in log.completions if entry is newest or entry.metadata in existing)
+    return next(needed, number)
 
 
 def check_owner(log: Log, generation: Generation) -> None:

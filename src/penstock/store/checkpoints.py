@@ -35,6 +35,8 @@ from penstock.store.metadata import MetadataWriter, needed_by
 from penstock.store.savepoints import Snapshot, copy_parts, write_savepoint
 from penstock.store.statistics import Statistics
 
+INLINE = 16 << 10
+"""Bytes of committables that are put into the metadata instead of a file."""
 _STALE_EVERY = 32
 """Cleanings, from one search for files that killed writers left to the next: these are an hour old."""
 
@@ -60,8 +62,10 @@ class CleanReport:
 
 
 class CheckpointStore:
-    def __init__(self, files: Files, job: str, keep: int = 3) -> None:
+    def __init__(self, files: Files, job: str, keep: int = 3, inline: int | None = None) -> None:
+        """`inline`: how many bytes of committables may be in the metadata; None: `INLINE`."""
         self._files = files
+        self._inline = inline
         self._job = job
         self.retain(keep)
         self._log_files = LogFiles(files)
@@ -201,16 +205,22 @@ class CheckpointStore:
 
     def _write_metadata(self, record: CheckpointRecord) -> tuple[str, int, References]:
         """Its path and checksum, and what else the checkpoint needs."""
-        committables = None
-        if any(record.committables.values()):
-            content = encode_committables(record.committables)
-            path = layout.committables_path(record.checkpoint, record.generation)
-            self._files.write(path, [content])
-            committables = CommittablesFile(path.rpartition("/")[2], len(content), crc32(content))
-        document, needs = self._metadata_writer.document(record, committables)
+        document, needs = self._metadata_writer.document(record, self._write_committables(record))
         path = layout.metadata_path(record.checkpoint, record.generation)
         self._files.write(path, [document])
         return path, crc32(document), needs
+
+    def _write_committables(self, record: CheckpointRecord) -> CommittablesFile | None:
+        """Makes no file of a few bytes: writing it durably would cost more than all the rest."""
+        if not any(record.committables.values()):
+            return None
+        content = encode_committables(record.committables)
+        length, crc = len(content), crc32(content)
+        if length <= (INLINE if self._inline is None else self._inline):
+            return CommittablesFile("", length, crc, content)
+        path = layout.committables_path(record.checkpoint, record.generation)
+        self._files.write(path, [content])
+        return CommittablesFile(path.rpartition("/")[2], length, crc)
 
     def is_complete(self, checkpoint: CheckpointId) -> bool:
         """What the directory says now, whatever this driver believes; the answer is final. A checkpoint that a newer
@@ -305,6 +315,8 @@ class CheckpointStore:
     def _committables(self, entry: Completed, file: CommittablesFile | None) -> Mapping[Uid, tuple[bytes, ...]]:
         if file is None:
             return {}
+        if file.inline is not None:
+            return decode_committables(entry.metadata, memoryview(file.inline), file)
         path = f"{self.directory_of(entry.checkpoint)}/{file.path}"
         return decode_committables(path, self._files.read(path), file)
 

@@ -112,6 +112,8 @@ class CommittablesFile(msgspec.Struct, frozen=True):
     """Relative to the checkpoint's directory."""
     length: int
     crc32: int
+    inline: bytes | None = None
+    """What would be in the file, if it is little: then there is none, and `path` is empty."""
 
 
 class Metadata(msgspec.Struct, frozen=True):

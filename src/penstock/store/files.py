@@ -67,7 +67,8 @@ class Files(DataFiles, Protocol):
         ...
 
     def names(self, directory: str) -> Sequence[str]:
-        """The paths of the files in the directory itself, in any order: what `list` says of them at a lower price."""
+        """What there is in the directory itself, as paths, in any order; nothing if there is no such directory.
+        Temporary files are left out, directories need not be. Costs less than `list`."""
         ...
 
     def move(self, source: str, target: str) -> None:

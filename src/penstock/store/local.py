@@ -153,11 +153,10 @@ class LocalFiles:
         top = self._absolute(directory)
         with _explained("list", top):
             try:
-                with os.scandir(top) as entries:
-                    found = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
+                found = os.listdir(top)
             except (FileNotFoundError, NotADirectoryError):
                 return []
-        return [f"{directory}/{name}" for name in found if not _is_temporary(name)]
+        return [f"{directory}/{name}" for name in found if not name.startswith(_TEMPORARY_PREFIX)]
 
     def exists(self, path: str) -> bool:
         goal = self._absolute(path)

@@ -27,6 +27,12 @@ class LogFiles:
         found = map(layout.log_number, self._files.names(layout.LOG))
         return sorted(number for number in found if number is not None)
 
+    def _numbers_from(self, number: int) -> list[int]:
+        """As `numbers`, of the entry with this number and those after it."""
+        own = layout.log_path(number)
+        later = (path for path in self._files.names(layout.LOG) if path >= own or len(path) > len(own))
+        return [number for path in later if (number := layout.log_number(path) or 0)]
+
     def read(self, known: Log | None = None) -> Log:
         """The entries that count; reads only those, and none if they are those that are known: no entry ever
         changes."""
@@ -74,7 +80,7 @@ class LogFiles:
                 log = self.read()
                 existing = self.existing(log)
                 continue
-            check_last(self.numbers(), entry.number)
+            check_last(self._numbers_from(entry.number), entry.number)
             if isinstance(entry, Completed):
                 self._seen.add(entry.metadata)
             return log.with_entry(entry), entry

@@ -42,7 +42,7 @@ class MetadataWriter:
         subtasks = [self._subtask(subtask, directory, known, needs) for subtask in record.subtasks]
         # What this checkpoint does not name, hardly any later one will.
         self._known = {place: one for place, one in known.items() if one.handle.origin is not None}
-        if committables is not None:
+        if committables is not None and committables.path:
             needs[f"{directory}/{committables.path}"] = committables.length
         body = {
             "checkpoint": record.checkpoint,
@@ -102,6 +102,6 @@ def needed_by(entry: Completed, metadata: Metadata) -> References:
             path, end = _needed(handle, directory)
             if path and needs.get(path, 0) < end:
                 needs[path] = end
-    if metadata.committables is not None:
+    if metadata.committables is not None and metadata.committables.path:
         needs[f"{directory}/{metadata.committables.path}"] = metadata.committables.length
     return needs
