@@ -27,6 +27,8 @@ Array = npt.NDArray[Any]
 
 
 _NONE: Final = np.empty(0, np.int64)
+_KEYS_AT_ONCE: Final = 1 << 17
+"""Slots of a capture, up to which their keys are copied with their values."""
 
 
 class SlotValues(Protocol):
@@ -180,6 +182,10 @@ class SlotTable:
         read = self._captures.reader([array for own in arrays for array in own], slots, len(self))
         groups = [(len(own), values.frozen()) for own, values in zip(arrays, self._values.values(), strict=True)]
         keys = self._index.captured()
+        if slots is not None and len(slots) <= _KEYS_AT_ONCE and not isinstance(self._index, DictIndex):
+            # They lie beside values that were just copied: near now, and far away by the time they are written.
+            near = keys(slots)
+            keys = lambda _: near  # noqa: E731
 
         def columns(rows: Rows) -> list[pa.Array]:
             taken = iter(read(rows))

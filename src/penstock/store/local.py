@@ -72,10 +72,12 @@ class LocalFiles:
     def _write_direct(self, goal: str, stage: direct.Stage) -> bool:
         if not self._direct:
             return False
-        with _gone_afterwards(_temporary_path(goal)) as temporary:
+        with _gone_if_it_fails(_temporary_path(goal)) as temporary:
             self._direct = _in_its_directory(temporary, stage.write)
             if self._direct:
                 _publish(temporary, goal)
+        if not self._direct:
+            _remove(temporary)
         return self._direct
 
     def _write_cached(self, goal: str, chunks: Iterable[Buffer]) -> int:
@@ -92,6 +94,7 @@ class LocalFiles:
             _flush(file)
             os.link(temporary, goal)
             _flush_directory(os.path.dirname(goal))
+            _remove(temporary)
 
     def move(self, source: str, target: str) -> None:
         start, goal = self._absolute(source), self._absolute(target)
@@ -207,8 +210,8 @@ class _Writer:
 # ---- the file system's ways ----
 @contextlib.contextmanager
 def _temporary(goal: str) -> Iterator[tuple[BinaryIO, str]]:
-    """A new file beside the goal, gone afterwards unless it was renamed."""
-    with _gone_afterwards(_temporary_path(goal)) as path:
+    """A new file beside the goal, gone if anything goes wrong before it was renamed."""
+    with _gone_if_it_fails(_temporary_path(goal)) as path:
         file = _opened(path)
         try:
             yield file, path
@@ -224,12 +227,17 @@ def _temporary_path(goal: str) -> str:
 
 
 @contextlib.contextmanager
-def _gone_afterwards(path: str) -> Iterator[str]:
+def _gone_if_it_fails(path: str) -> Iterator[str]:
     try:
         yield path
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+    except BaseException:
+        _remove(path)
+        raise
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _publish(temporary: str, goal: str) -> None:
