@@ -93,9 +93,9 @@ def compared(
         every=every,
         rounds=len(whole),
         events_per_s={
-            "none": _median([phase.events_per_s for phase in every_phase if not phase.with_checkpoints]),
+            "none": round(_median([one.events_per_s for one in every_phase if not one.with_checkpoints])),
             "whole": _median([one.events_per_s for one in whole]),
-            "changelog": _median([phase.events_per_s for phase in every_phase if phase.with_checkpoints]),
+            "changelog": round(_median([one.events_per_s for one in every_phase if one.with_checkpoints])),
         },
         checkpoint_ms_p50={
             "whole": _median([one.checkpoint_ms_p50 for one in whole]),
