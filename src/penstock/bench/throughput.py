@@ -104,56 +104,62 @@ def run_of(
 
 def measure(run: Run, *, say: Say | None = None, progress: Progress | None = None) -> Figure:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
-        checkpoints = None if run.every is None else _checkpoints(run, directory, run.every)
+        checkpoints = None if run.every is None else checkpoints_of(run, directory, run.every)
         job = pipeline(run.workload, run.events, run.workers, checkpoints, run.backend, run.runtime).start()
         try:
-            return _Watch(run, job, say or (lambda _: None), progress or (lambda done, all: None)).measure()
+            return Watch(run, job, say or (lambda _: None), progress or (lambda done, all: None)).measure()
         finally:
             job.cancel()
 
 
-def _checkpoints(run: Run, directory: str, every: str) -> ps.Checkpoints:
+def checkpoints_of(run: Run, directory: str, every: str) -> ps.Checkpoints:
     return ps.Checkpoints(directory, every=every, incremental=run.incremental, changelog=run.changelog)
 
 
-class _Watch:
-    def __init__(self, run: Run, job: Any, say: Say, progress: Progress) -> None:
+class Watch:
+    """Looks at a job while it runs."""
+
+    def __init__(self, run: Run, job: Any, say: Say, progress: Progress = lambda done, all: None) -> None:
         self._run, self._job, self._say, self._progress = run, job, say, progress
 
-    def measure(self) -> Figure:
-        self._until(lambda: self._job.status().state is JobState.RUNNING, "the workers to start")
+    def warm_up(self) -> None:
+        """Waits until the job runs and every key was seen."""
+        self.until(lambda: self._job.status().state is JobState.RUNNING, "the workers to start")
         self._say(f"{self._run.workload}: running; warming up ...")
         began = time.monotonic()
-        self._until(lambda: self._is_warm(time.monotonic() - began), "every key to be seen")
-        first, since, cpu = self._sample(), time.time() * 1000, self._cpu()
+        self.until(lambda: self._is_warm(time.monotonic() - began), "every key to be seen")
+
+    def measure(self) -> Figure:
+        self.warm_up()
+        first, since, cpu = self.sample(), time.time() * 1000, self._cpu()
         self._say(f"{self._run.workload}: measuring for {self._run.seconds:g} s ...")
         samples = [first, *self._watched(first)]
-        self._until(lambda: self._is_newer(first), "the workers to report")
-        samples.append(self._sample())
+        self.until(lambda: self._is_newer(first), "the workers to report")
+        samples.append(self.sample())
         until, cpu = time.time() * 1000, self._cpu() - cpu
-        return self._figure(samples, self._checkpoints(since, until), cpu, since)
+        return self._figure(samples, self.checkpoints(since, until), cpu, since)
 
     def _watched(self, first: Sample) -> Iterator[Sample]:
         """What workers say in the measured time, about once a second."""
         began = time.monotonic()
         while (passed := time.monotonic() - began) < self._run.seconds:
             self._progress(int(passed), int(self._run.seconds))
-            self._pause(min(1.0, self._run.seconds - passed))
-            sample = self._sample()
-            self._say(f"  {_rate(first, sample, SOURCE) / 1e6:.2f} M events/s so far")
+            self.pause(min(1.0, self._run.seconds - passed))
+            sample = self.sample()
+            self._say(f"  {rate_of(first, sample, SOURCE) / 1e6:.2f} M events/s so far")
             yield sample
 
     def _figure(
         self, samples: Sequence[Sample], ended: Sequence[CheckpointStatistics], cpu: float, since: float
     ) -> Figure:
         first, last = samples[0], samples[-1]
-        events = sum(_rows(last[worker], SOURCE) - _rows(first[worker], SOURCE) for worker in first)
+        events = sum(rows_of(last[worker], SOURCE) - rows_of(first[worker], SOURCE) for worker in first)
         completed = [one for one in ended if one.status is Status.COMPLETED]
         durations = sorted(one.duration_ms for one in completed)
         seconds = statistics.mean((last[worker].at_ms - first[worker].at_ms) / 1000 for worker in first)
         memory = [_peak_rss(pid) for pid in self._job.workers().values()]
         return Figure(
-            events_per_s=round(_rate(first, last, SOURCE)),
+            events_per_s=round(rate_of(first, last, SOURCE)),
             events=events,
             seconds=round(seconds, 3),
             keys=self._run.events.keys,
@@ -172,53 +178,57 @@ class _Watch:
             checkpoints_at=[(round((one.triggered_ms - since) / 1000, 2), one.duration_ms) for one in completed],
         )
 
-    def _sample(self) -> Sample:
+    def sample(self) -> Sample:
         sample: Sample = self._job.figures()
         return sample
 
+    @staticmethod
+    def wall_ms() -> float:
+        return time.time() * 1000
+
     def _cpu(self) -> float:
-        return sum(_cpu_seconds(pid) for pid in self._job.workers().values())
+        return sum(cpu_seconds(pid) for pid in self._job.workers().values())
 
     def _is_warm(self, seconds: float) -> bool:
-        sample = self._sample()
-        seen = sum(_rows(figures, SOURCE) for figures in sample.values())
+        sample = self.sample()
+        seen = sum(rows_of(figures, SOURCE) for figures in sample.values())
         enough = seen >= _LEAST_ROUNDS * self._run.events.keys and seconds >= _LEAST_WARM_UP
         return enough and len(sample) == self._run.workers
 
     def _is_newer(self, first: Sample) -> bool:
-        last = self._sample()
+        last = self.sample()
         return all(last[worker].at_ms - figures.at_ms >= self._run.seconds * 1000 for worker, figures in first.items())
 
-    def _checkpoints(self, since: float, until: float) -> list[CheckpointStatistics]:
+    def checkpoints(self, since: float, until: float) -> list[CheckpointStatistics]:
         return [
             one
             for one in self._job.checkpoints()
             if since <= one.triggered_ms <= until and one.status is not Status.IN_PROGRESS
         ]
 
-    def _until(self, condition: Callable[[], bool], what: str) -> None:
+    def until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not condition():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"waited {_PATIENCE_SECONDS:.0f} s in vain for {what}")
-            self._pause(_POLL_SECONDS)
+            self.pause(_POLL_SECONDS)
 
-    def _pause(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         if self._job.done(seconds):
             self._job.wait()
             raise RuntimeError("the job has ended while it was measured")
 
 
-def _rows(figures: Figures, chain: str) -> int:
+def rows_of(figures: Figures, chain: str) -> int:
     return sum(rows for subtask, rows in figures.rows_in.items() if _chain_of(subtask) == chain)
 
 
-def _rate(first: Sample, last: Sample, chain: str) -> float:
+def rate_of(first: Sample, last: Sample, chain: str) -> float:
     """Events per second, all workers together, each by its own clock."""
     rate = 0.0
     for worker, before in first.items():
         seconds = (last[worker].at_ms - before.at_ms) / 1000
-        rate += (_rows(last[worker], chain) - _rows(before, chain)) / seconds if seconds else 0.0
+        rate += (rows_of(last[worker], chain) - rows_of(before, chain)) / seconds if seconds else 0.0
     return rate
 
 
@@ -230,7 +240,7 @@ def _per_second(samples: Sequence[Sample], chain: str) -> list[tuple[float, floa
     for sample in samples[1:]:
         if all(figures.at_ms > before[worker].at_ms for worker, figures in sample.items() if worker in before):
             at = (max(figures.at_ms for figures in sample.values()) - start) / 1000
-            rates.append((round(at, 2), round(_rate(before, sample, chain))))
+            rates.append((round(at, 2), round(rate_of(before, sample, chain))))
             before = sample
     return rates
 
@@ -267,7 +277,7 @@ def _own_memory(pid: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:")))
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """Of all threads of a process so far; 0 where the system does not tell."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -263,7 +263,7 @@ class CheckpointCoordinator:
 
     def next_wake(self) -> float | None:
         times = [pending.deadline for pending in self._collecting()]
-        if self._may_start():
+        if self._is_room() and self._may_start():
             wake = self._requests.wake(len(self._pending))
             times += [] if wake is None else [wake]
         return min(times, default=None)
@@ -315,15 +315,18 @@ class CheckpointCoordinator:
     def _advance(self, at: Moment) -> list[Instruction]:
         """Does whatever has become possible: write the next record, start the next checkpoints."""
         instructions: list[Instruction] = []
-        ready = [pending for pending in self._pending.values() if pending.phase is Phase.READY]
-        if ready and not self.writing:
-            instructions.append(self._write(at, ready[0]))
+        ready = next((pending for pending in self._pending.values() if pending.phase is Phase.READY), None)
+        if ready is not None and not self.writing:
+            instructions.append(self._write(at, ready))
         if self._attempt is not None and not self._final_asked and len(self._drained) == len(self._topology.subtasks):
             self._final_asked = True
             self._requests.ask(Purpose.FINAL)
-        while self._may_start() and (request := self._requests.choose(at.now, len(self._pending))):
+        while self._is_room() and self._may_start() and (request := self._requests.choose(at.now, len(self._pending))):
             instructions.append(self._start(at, request))
         return instructions
+
+    def _is_room(self) -> bool:
+        return len(self._pending) < self._requests.limit
 
     def _may_start(self) -> bool:
         all_ended = len(self._finished) == len(self._topology.subtasks)

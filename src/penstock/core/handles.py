@@ -81,3 +81,6 @@ class SnapshotFigures:
     in_flight_bytes: int = 0
     in_flight_rows: int = 0
     unaligned: bool = False
+
+    def as_dict(self) -> dict[str, float | int | bool]:
+        return {name: getattr(self, name) for name in self.__slots__}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from penstock.core.barrier import Mode, Purpose
@@ -72,7 +72,7 @@ class CheckpointStatistics:
             "cause": str(self.cause) if self.cause else None,
             "subtask": str(self.subtask) if self.subtask else None,
             "reason": self.reason,
-            "subtasks": {str(subtask): asdict(figures) for subtask, figures in self.subtasks.items()},
+            "subtasks": {str(subtask): figures.as_dict() for subtask, figures in self.subtasks.items()},
         }
 
 

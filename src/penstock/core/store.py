@@ -108,10 +108,14 @@ class Log:
         return next((entry for entry in reversed(self.entries) if isinstance(entry, Completed)), None)
 
     def find(self, checkpoint: CheckpointId) -> Completed | None:
-        return next((entry for entry in self.completions if entry.checkpoint == checkpoint), None)
+        """Their numbers rise, and mostly a new one is looked for."""
+        for entry in reversed(self.entries):
+            if isinstance(entry, Completed) and entry.checkpoint <= checkpoint:
+                return entry if entry.checkpoint == checkpoint else None
+        return None
 
     def with_entry(self, entry: LogEntry) -> Log:
-        return read_log([*self.entries, entry])
+        return read_log([*(known for known in self.entries if known.number >= entry.oldest), entry])
 
 
 def counting(numbers: Collection[int], last: LogEntry) -> range:
@@ -176,8 +180,9 @@ def void(log: Log, generation: Generation, existing: Collection[str]) -> Voided:
 def _oldest(log: Log, existing: Collection[str], number: int) -> int:
     """From where on entries count: the oldest completion whose metadata is still there. The newest one always counts,
     even if its metadata got lost: a restore must stumble over that, not overlook it."""
-    needed = [entry.number for entry in log.completions if entry == log.newest or entry.metadata in existing]
-    return min(needed, default=number)
+    newest = log.newest
+    needed = (entry.number for entry in log.completions if entry is newest or entry.metadata in existing)
+    return next(needed, number)
 
 
 def check_owner(log: Log, generation: Generation) -> None:
@@ -237,12 +242,8 @@ class StoredFile:
     """In which a subtask wrote it; None: a driver did."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A file that a checkpoint needs, and how long it must be at least."""
-
-    path: str
-    size: int
+References = Mapping[str, int]
+"""The files that a checkpoint needs, and how long each must be at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +253,7 @@ class Facts:
     log: Log
     log_numbers: Sequence[int]
     files: Sequence[StoredFile]
-    references: Mapping[CheckpointId, Collection[Reference] | None]
+    references: Mapping[CheckpointId, References | None]
     """What each completion whose metadata exists needs, metadata included; None: its metadata cannot be read."""
     generation: Generation
     """Of the driver that cleans."""
@@ -285,21 +286,22 @@ class Classified:
     """Retained, but files that they need are missing, too short or unreadable."""
 
 
-def restorable(references: Collection[Reference] | None, sizes: Mapping[str, int]) -> bool:
+def restorable(references: References | None, sizes: Mapping[str, int]) -> bool:
     """Whether every file that the checkpoint needs is there in its full length."""
-    return references is not None and all(sizes.get(needed.path, -1) >= needed.size for needed in references)
+    return references is not None and all(sizes.get(path, -1) >= size for path, size in references.items())
 
 
 def classify(facts: Facts) -> Classified:
     """Gives every file one fate. Decides nothing from what is absent in the listing but present in the log."""
     sizes = {file.path: file.size for file in facts.files}
-    there = [entry for entry in facts.log.completions if entry.checkpoint in facts.references]
-    whole = [e.checkpoint for e in there if restorable(facts.references[e.checkpoint], sizes)]
-    floor = whole[-facts.keep] if len(whole) >= facts.keep else CheckpointId(0)
-    retained = tuple(e.checkpoint for e in there if e.checkpoint >= floor or e.checkpoint in facts.pinned)
-    subsumed = tuple(e.checkpoint for e in there if e.checkpoint not in retained)
-    needed = {r.path for checkpoint in retained for r in facts.references[checkpoint] or ()}
-    released = {r.path for checkpoint in subsumed for r in facts.references[checkpoint] or ()}.union(facts.released)
+    there = [entry.checkpoint for entry in facts.log.completions if entry.checkpoint in facts.references]
+    floor = _newest_whole(facts, there, sizes)
+    retained = tuple(checkpoint for checkpoint in there if checkpoint >= floor or checkpoint in facts.pinned)
+    kept = frozenset(retained)
+    subsumed = tuple(checkpoint for checkpoint in there if checkpoint not in kept)
+    gone = frozenset(subsumed)
+    needed = {path for checkpoint in retained for path in facts.references[checkpoint] or ()}
+    released = {path for checkpoint in subsumed for path in facts.references[checkpoint] or ()}.union(facts.released)
     unreadable = {checkpoint for checkpoint in retained if facts.references[checkpoint] is None}
     newest = facts.log.newest
 
@@ -308,9 +310,9 @@ def classify(facts: Facts) -> Classified:
             return Fate.KEPT
         if facts.is_being_written(file) and file.path not in released:
             return Fate.PENDING
-        if file.checkpoint in subsumed:
+        if file.checkpoint in gone:
             return Fate.SUBSUMED
-        if file.checkpoint in retained:
+        if file.checkpoint in kept:
             return Fate.ORPHANED if file.generation <= facts.generation else Fate.PENDING
         if newest is not None and file.checkpoint == newest.checkpoint:
             return Fate.KEPT
@@ -325,8 +327,18 @@ def classify(facts: Facts) -> Classified:
         history=_history(facts.log, facts.log_numbers),
         retained=retained,
         subsumed=subsumed,
-        broken=tuple(checkpoint for checkpoint in retained if checkpoint not in whole),
+        broken=tuple(c for c in retained if not restorable(facts.references[c], sizes)),
     )
+
+
+def _newest_whole(facts: Facts, there: Sequence[CheckpointId], sizes: Mapping[str, int]) -> CheckpointId:
+    """The oldest of the `keep` newest checkpoints that can be restored; 0 if there are not so many."""
+    left = facts.keep
+    for checkpoint in reversed(there):
+        left -= restorable(facts.references[checkpoint], sizes)
+        if not left:
+            return checkpoint
+    return CheckpointId(0)
 
 
 def _history(log: Log, numbers: Sequence[int]) -> tuple[int, ...]:

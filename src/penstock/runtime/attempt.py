@@ -19,7 +19,7 @@ from penstock.core.ids import SubtaskId, WorkerId
 from penstock.core.settings import RuntimeSettings
 from penstock.graph.job import JobGraph
 from penstock.operators.base import Clock
-from penstock.runtime.control.messages import Acknowledge, Assignment, Deploy, Figures, Ready, Restore, ToMaster
+from penstock.runtime.control.messages import Assignment, Deploy, Figures, Ready, Restore, ToMaster
 from penstock.runtime.copies import AttemptCopies
 from penstock.runtime.network.dialling import Dialler
 from penstock.runtime.network.exchange import Exchange
@@ -75,7 +75,7 @@ class AttemptRun:
         subtasks = [assignment.subtask for assignment in deploy.assignments]
         self._copies = self._attempt_copies(deploy)
         self._snapshots = self._attempt_files(deploy, subtasks)
-        self._reports = {subtask: Reports(self.number, subtask, self._send) for subtask in subtasks}
+        self._reports = {subtask: self._report(subtask) for subtask in subtasks}
         self._threads = {subtask: self._thread(subtask) for subtask in subtasks}
         self.exchange = Exchange(
             graph=around.graph,
@@ -173,6 +173,11 @@ class AttemptRun:
         return "".join(traceback.format_stack(frame)) if frame is not None else "(its thread has just ended)"
 
     # ---- building ----
+    def _report(self, subtask: SubtaskId) -> Reports:
+        if self._copies is None:
+            return Reports(self.number, subtask, self._around.send)
+        return Reports(self.number, subtask, self._around.send, self._copies.acknowledged)
+
     def _thread(self, subtask: SubtaskId) -> TaskThread:
         return TaskThread(
             subtask,
@@ -231,11 +236,6 @@ class AttemptRun:
         return read_restored(files, restore, None if self._copies is None else self._copies.files)
 
     # ---- from other threads ----
-    def _send(self, message: ToMaster) -> None:
-        if isinstance(message, Acknowledge) and self._copies is not None:
-            self._copies.acknowledged(message.checkpoint, message.handles)
-        self._around.send(message)
-
     def _task_ended(self, subtask: SubtaskId) -> None:
         self._reports[subtask].ended()
         if self._snapshots is not None:

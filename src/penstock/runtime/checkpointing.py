@@ -45,6 +45,7 @@ from penstock.runtime.control.messages import (
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.outcome import RequestOutcome
 from penstock.runtime.records import RecordWriter
+from penstock.runtime.telling import Heard
 
 if TYPE_CHECKING:
     from penstock.store.checkpoints import CheckpointStore, Claim
@@ -98,6 +99,7 @@ class Checkpointing:
         )
         self._records = RecordWriter(store, background, clock, self)
         self._answers: dict[RequestId, Answer] = {}
+        self._heard = Heard()
 
     @property
     def all_finished(self) -> bool:
@@ -127,6 +129,7 @@ class Checkpointing:
         self._do(self.coordinator.configure(self._at(), settings))
 
     def attempt_started(self, attempt: Attempt, restored: CheckpointRecord | None) -> None:
+        self._heard = Heard(attempt)
         self._do(self.coordinator.attempt_started(self._at(), attempt, restored))
 
     def attempt_ended(self, attempt: Attempt, failure: Failure | None) -> None:
@@ -142,7 +145,10 @@ class Checkpointing:
     def received(self, message: Acknowledge | Decline | Drained | Finished) -> None:
         at = self._at()
         match message:
-            case Acknowledge(attempt, subtask, checkpoint, handles, committables, figures, drained):
+            case Acknowledge(attempt, subtask, checkpoint, _, committables, figures, drained):
+                handles = self._heard.hear(message)
+                if handles is None:
+                    return
                 instructions = self.coordinator.acknowledge(
                     at, attempt, subtask, checkpoint, handles, committables, figures, drained
                 )

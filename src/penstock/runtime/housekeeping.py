@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_TIMES = 200.0
+"""So many times as long as a cleaning took the next one waits: it looks at every file of the directory, of which there
+may be many. What stays for a while costs nothing but space, which is why less time must pass where checkpoints have
+written much."""
+_LONGEST_PAUSE = 60.0
+_MUCH = 256 << 20
+"""Bytes."""
+
 
 class Housekeeping:
     def __init__(
@@ -35,7 +43,10 @@ class Housekeeping:
     ) -> None:
         """`in_use`: complete checkpoints that others are built upon, and the first attempt that may still write."""
         self._store, self._background, self._fenced, self._in_use = store, background, fenced, in_use
-        self._clock, self._clean_every, self._cleaned_at = clock, clean_every, -math.inf
+        self._clock, self._clean_every = clock, clean_every
+        self._cleaned_at, self._cleaned_in = -math.inf, 0.0
+        self._bytes = 0
+        """Written by checkpoints since the last cleaning."""
         self._figures: list[CheckpointStatistics] = []
         self._aborted: set[CheckpointId] = set()
         self._clean = False
@@ -52,7 +63,8 @@ class Housekeeping:
         figures that may follow the next ones."""
         self._figures.append(statistics)
         if statistics.status is Status.COMPLETED:
-            self._clean |= self._clock.now() >= self._cleaned_at + self._clean_every
+            self._bytes += statistics.state_bytes + statistics.in_flight_bytes
+            self._clean |= self._clock.now() >= self._cleaned_at + self._pause
         else:
             self._aborted.add(statistics.checkpoint)
             self._tell = True
@@ -64,19 +76,28 @@ class Housekeeping:
         self._clean |= clean
         self._go()
 
+    @property
+    def _pause(self) -> float:
+        """From one cleaning to the next."""
+        if self._bytes >= _MUCH:
+            return self._clean_every
+        return max(self._clean_every, min(_TIMES * self._cleaned_in, _LONGEST_PAUSE))
+
     def _go(self) -> None:
         if self._busy or not (self._tell or self._clean):
             return
         figures, aborted, clean = self._figures, frozenset(self._aborted), self._clean
         self._figures, self._tell, self._clean, self._busy = [], False, False, True
         if clean:
-            self._cleaned_at = self._clock.now()
+            self._cleaned_at, self._bytes = self._clock.now(), 0
         bases, oldest_writer = self._in_use()
 
         def work() -> None:
             self._store.record_statistics(*(statistics.as_entry() for statistics in figures))
             if clean:
+                began = self._clock.now()
                 self._store.clean(aborted, bases, oldest_writer)
+                self._cleaned_in = self._clock.now() - began
 
         self._background(work, lambda result: self._done(result, aborted if clean else frozenset()))
 

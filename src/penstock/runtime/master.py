@@ -263,7 +263,8 @@ class Master:
 
     def tick(self) -> float | None:
         """Does what is due; returns when (`clock.now()`) it wants to be called again, None: only after another call."""
-        self.execute(self.lifecycle.tick(self._clock.now()))
+        if ordered := self.lifecycle.tick(self._clock.now()):
+            self.execute(ordered)
         if self._checkpointing and self._ending is None:
             self._checkpointing.tick()
         self._commits.tick()

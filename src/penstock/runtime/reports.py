@@ -20,6 +20,7 @@ from penstock.runtime.control.messages import (
     TaskFailed,
     ToMaster,
 )
+from penstock.runtime.telling import Told
 from penstock.state.tables import StateMismatch
 from penstock.store.errors import CorruptCheckpoint, UnknownFormat
 
@@ -31,10 +32,19 @@ class Reports:
     """The `TaskReports` of one task. Also remembers which triggers it still owes an answer: a trigger that meets the
     task's end would otherwise keep its checkpoint waiting until it expires."""
 
-    def __init__(self, attempt: Attempt, subtask: SubtaskId, send: Callable[[ToMaster], None]):
+    def __init__(
+        self,
+        attempt: Attempt,
+        subtask: SubtaskId,
+        send: Callable[[ToMaster], None],
+        named: Callable[[CheckpointId, Sequence[PartHandle]], None] = lambda checkpoint, handles: None,
+    ):
+        """`named` hears what an acknowledgement names before it is sent."""
         self._attempt = attempt
         self._subtask = subtask
         self._send = send
+        self._named = named
+        self._told = Told()
         self._lock = threading.Lock()
         self._owed: set[CheckpointId] = set()
 
@@ -64,8 +74,10 @@ class Reports:
         drained: bool,
     ) -> None:
         self.settled(checkpoint)
+        self._named(checkpoint, handles)
         listed = _as_lists(committables)
-        self._send(Acknowledge(self._attempt, self._subtask, checkpoint, list(handles), listed, figures, drained))
+        turn, kept, new = self._told.tell(handles)
+        self._send(Acknowledge(self._attempt, self._subtask, checkpoint, new, listed, figures, drained, turn, kept))
 
     def decline(self, checkpoint: CheckpointId, cause: Cause, reason: str) -> None:
         self.settled(checkpoint)

@@ -249,8 +249,7 @@ def _check_store(world: World) -> None:
         handles = [handle for subtask in record.subtasks for handle in subtask.handles if handle.inline is None]
         needed.update(layout.part_path(directory, handle) for handle in handles)
         needed.add(layout.metadata_path(checkpoint, record.generation))
-        if any(record.committables.values()):
-            needed.add(layout.committables_path(checkpoint, record.generation))
+        needed.add(layout.committables_path(checkpoint, record.generation))
     orphans = [file.path for file in world.files.list(layout.CHECKPOINTS) if file.path not in needed]
     if orphans:
         raise Violation(f"orphaned after cleaning: {orphans[:5]} ({len(orphans)} in all)")

@@ -66,6 +66,12 @@ class MemoryFiles:
                 if path.startswith(prefix)
             ]
 
+    def names(self, directory: str) -> Sequence[str]:
+        self.before("names", directory)
+        prefix = f"{directory}/"
+        with self._lock:
+            return [path for path in self._files if path.startswith(prefix) and "/" not in path[len(prefix) :]]
+
     def delete(self, path: str) -> None:
         self.before("delete", path)
         with self._lock:

@@ -9,9 +9,9 @@ from penstock.core.handles import PartKind
 from penstock.core.ids import Attempt, CheckpointId, Generation
 from penstock.core.store import Claimed, Completed
 from penstock.store import layout
-from penstock.store.checkpoints import references
 from penstock.store.documents import Metadata, decode_entry, unseal
 from penstock.store.files import Files
+from penstock.store.metadata import needed_by
 
 _IN_ORDER = (Mode.ALIGNED, Mode.STOP_THE_WORLD)
 
@@ -86,6 +86,6 @@ class Witness:
                 self.newest = entry.checkpoint
                 metadata = unseal(entry.metadata, files.read(entry.metadata), Metadata)
                 self.kinds = frozenset(handle.kind for subtask in metadata.subtasks for handle in subtask.handles)
-                self._needed = {reference.path for reference in references(entry, metadata)}
+                self._needed = set(needed_by(entry, metadata))
         elif operation == "delete" and path in self._needed:
             self.object(f"{path} was deleted, though the newest complete checkpoint, {self.newest}, needs it")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -33,6 +34,8 @@ GROUP_COLUMN = "key_group"
 REMOVED_COLUMN = "#removed"
 _METADATA = b"penstock.state"
 _ROWS_PER_BATCH = 65_536
+_BATCHES_AT_ONCE = 4
+"""Fewer are put into one piece of memory."""
 
 
 Rows = npt.NDArray[np.int32]
@@ -139,13 +142,29 @@ def table_schema(
     return pa.schema(fields, {_METADATA: msgspec.json.encode(header)})
 
 
-def _written(schema: pa.Schema, batches: Iterable[list[pa.Array]]) -> Iterator[Buffer]:
+def _written(schema: pa.Schema, columns: Iterator[list[pa.Array]]) -> Iterator[Buffer]:
+    batches = (pa.RecordBatch.from_arrays(own, schema=schema) for own in columns)
+    first = list(islice(batches, _BATCHES_AT_ONCE))
+    if len(first) < _BATCHES_AT_ONCE:
+        yield _at_once(schema, first)
+        return
     outlet = _Outlet()
     with pa.ipc.new_file(pa.PythonFile(outlet, "w"), schema) as writer:
-        for columns in batches:
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+        for batch in chain(first, batches):
+            writer.write_batch(batch)
             yield from outlet.taken()
     yield from outlet.taken()
+
+
+def _at_once(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> memoryview:
+    """The whole file: its bytes are copied once and come in one piece, which is what most layers of changes are."""
+    around = 1024 + 4 * schema.serialize().size  # it is there twice, with the places of the batches
+    room = pa.allocate_buffer(around + sum(pa.ipc.get_record_batch_size(batch) + 64 for batch in batches))
+    sink = pa.FixedSizeBufferWriter(room)
+    with pa.ipc.new_file(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return memoryview(room)[: sink.tell()]
 
 
 class _Outlet(io.RawIOBase):

@@ -8,14 +8,15 @@ the log entry that completes it; and a file is classified before any file is del
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+
+from zlib_ng.zlib_ng import crc32
 
 from penstock.core import store as decide
 from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
 from penstock.core.record import CheckpointRecord
-from penstock.core.store import Completed, Facts, Log, LogEntry, Reference, StoredFile
+from penstock.core.store import Completed, Facts, Log, LogEntry, References, StoredFile
 from penstock.store import layout
 from penstock.store.documents import (
     CommittablesFile,
@@ -24,15 +25,20 @@ from penstock.store.documents import (
     decode_committables,
     encode_committables,
     seal,
-    to_metadata,
     to_record,
     unseal,
 )
 from penstock.store.errors import CorruptCheckpoint, Fenced, NotComplete, OtherJob, UnknownFormat
 from penstock.store.files import Files
 from penstock.store.log import LogFiles
+from penstock.store.metadata import MetadataWriter, needed_by
 from penstock.store.savepoints import Snapshot, copy_parts, write_savepoint
 from penstock.store.statistics import Statistics
+
+INLINE = 16 << 10
+"""Bytes of committables that are put into the metadata instead of a file."""
+_STALE_EVERY = 32
+"""Cleanings, from one search for files that killed writers left to the next: these are an hour old."""
 
 __all__ = ["CheckpointStore", "Claim", "CleanReport", "CorruptCheckpoint", "Fenced", "NotComplete", "UnknownFormat"]
 
@@ -56,11 +62,14 @@ class CleanReport:
 
 
 class CheckpointStore:
-    def __init__(self, files: Files, job: str, keep: int = 3) -> None:
+    def __init__(self, files: Files, job: str, keep: int = 3, inline: int | None = None) -> None:
+        """`inline`: how many bytes of committables may be in the metadata; None: `INLINE`."""
         self._files = files
+        self._inline = inline
         self._job = job
         self.retain(keep)
         self._log_files = LogFiles(files)
+        self._metadata_writer = MetadataWriter()
         self._statistics = Statistics(files)
         self._lock = threading.RLock()
         self._log: Log | None = None
@@ -70,9 +79,10 @@ class CheckpointStore:
         self._generation: Generation | None = None
         self._pinned: set[CheckpointId] = set()
         self._held: frozenset[CheckpointId] = frozenset()
-        self._references: dict[Completed, tuple[Reference, ...]] = {}
+        self._references: dict[Completed, References] = {}
         self._released: frozenset[str] = frozenset()
         """Files of subsumed checkpoints that were still there."""
+        self._cleanings = 0
 
     @staticmethod
     def directory_of(checkpoint: CheckpointId) -> str:
@@ -178,7 +188,7 @@ class CheckpointStore:
             self._log = None  # until the end is known
             if not _completed_by(log, record.checkpoint, generation):
                 decide.check_owner(log, generation)
-                path, crc, metadata = self._write_metadata(record)
+                path, crc, needs = self._write_metadata(record)
 
                 def entry(log: Log, existing: Collection[str]) -> LogEntry | None:
                     if _completed_by(log, record.checkpoint, generation):
@@ -188,23 +198,29 @@ class CheckpointStore:
 
                 log, written = self._log_files.append(log, entry)
                 if isinstance(written, Completed):
-                    self._references[written] = tuple(references(written, metadata))
+                    self._references[written] = {path: 0, **needs}
                 self._in_doubt = 0
                 self._pinned.clear()
             self._log = log
 
-    def _write_metadata(self, record: CheckpointRecord) -> tuple[str, int, Metadata]:
-        committables = None
-        if any(record.committables.values()):
-            content = encode_committables(record.committables)
-            path = layout.committables_path(record.checkpoint, record.generation)
-            self._files.write(path, [content])
-            committables = CommittablesFile(path.rpartition("/")[2], len(content), zlib.crc32(content))
-        metadata = to_metadata(record, committables)
-        document = seal(metadata)
+    def _write_metadata(self, record: CheckpointRecord) -> tuple[str, int, References]:
+        """Its path and checksum, and what else the checkpoint needs."""
+        document, needs = self._metadata_writer.document(record, self._write_committables(record))
         path = layout.metadata_path(record.checkpoint, record.generation)
         self._files.write(path, [document])
-        return path, zlib.crc32(document), metadata
+        return path, crc32(document), needs
+
+    def _write_committables(self, record: CheckpointRecord) -> CommittablesFile | None:
+        """Makes no file of a few bytes: writing it durably would cost more than all the rest."""
+        if not any(record.committables.values()):
+            return None
+        content = encode_committables(record.committables)
+        length, crc = len(content), crc32(content)
+        if length <= (INLINE if self._inline is None else self._inline):
+            return CommittablesFile("", length, crc, content)
+        path = layout.committables_path(record.checkpoint, record.generation)
+        self._files.write(path, [content])
+        return CommittablesFile(path.rpartition("/")[2], length, crc)
 
     def is_complete(self, checkpoint: CheckpointId) -> bool:
         """What the directory says now, whatever this driver believes; the answer is final. A checkpoint that a newer
@@ -215,7 +231,7 @@ class CheckpointStore:
 
     def _settled_log(self) -> Log:
         """The log, to which nothing that this driver sent earlier can be added any more."""
-        log, doubtful = self._read_log(), self._in_doubt
+        log, doubtful = self._read_log(self._log), self._in_doubt
         if doubtful:
             generation, self._log = self._owned(), None
 
@@ -231,8 +247,8 @@ class CheckpointStore:
             raise RuntimeError("claim() the job's directory first")
         return self._generation
 
-    def _read_log(self) -> Log:
-        self._log = self._log_files.read()
+    def _read_log(self, known: Log | None = None) -> Log:
+        self._log = self._log_files.read(known)
         return self._log
 
     # ---- reading ----
@@ -263,15 +279,15 @@ class CheckpointStore:
             raise NotComplete(f"{wanted}: {self._alternatives(log)}")
         self._pinned.add(entry.checkpoint)
         metadata = self._metadata(entry)
-        needs = list(references(entry, metadata))
-        directories = {needed.path.rpartition("/")[0] for needed in needs}
+        needs = needed_by(entry, metadata)
+        directories = {path.rpartition("/")[0] for path in needs}
         listed = {file.path: file.size for directory in directories for file in self._files.list(directory)}
-        for needed in needs:
-            size = listed.get(needed.path)
+        for path, least in needs.items():
+            size = listed.get(path)
             if size is None:
-                raise CorruptCheckpoint(needed.path, f"the file is missing; checkpoint {entry.checkpoint} needs it")
-            if size < needed.size:
-                raise CorruptCheckpoint(needed.path, f"the file has {size} bytes, at least {needed.size} were written")
+                raise CorruptCheckpoint(path, f"the file is missing; checkpoint {entry.checkpoint} needs it")
+            if size < least:
+                raise CorruptCheckpoint(path, f"the file has {size} bytes, at least {least} were written")
         return to_record(metadata, self._committables(entry, metadata.committables))
 
     def _alternatives(self, log: Log) -> str:
@@ -288,7 +304,7 @@ class CheckpointStore:
             found = f"the file is missing; log entry {entry.number} says that checkpoint {entry.checkpoint} is complete"
             raise CorruptCheckpoint(entry.metadata, found) from error
         metadata = unseal(entry.metadata, content, Metadata)
-        crc = zlib.crc32(content)
+        crc = crc32(content)
         if crc != entry.crc32 or metadata.checkpoint != entry.checkpoint:
             found = (
                 f"it is not the file that log entry {entry.number} completed (checksum {crc}, recorded {entry.crc32})"
@@ -299,6 +315,8 @@ class CheckpointStore:
     def _committables(self, entry: Completed, file: CommittablesFile | None) -> Mapping[Uid, tuple[bytes, ...]]:
         if file is None:
             return {}
+        if file.inline is not None:
+            return decode_committables(entry.metadata, memoryview(file.inline), file)
         path = f"{self.directory_of(entry.checkpoint)}/{file.path}"
         return decode_committables(path, self._files.read(path), file)
 
@@ -334,11 +352,17 @@ class CheckpointStore:
         self._released = classified.released & {file.path for file in stored}
         metadata = {layout.metadata_path(file.checkpoint, file.generation) for file in stored}
         doomed = decide.deletions(classified, metadata)
-        for path in doomed:
-            self._files.delete(path)
+        try:
+            for path in doomed:
+                self._files.delete(path)
+        finally:
+            with self._lock:
+                self._log_files.gone(doomed)
         for number in classified.history:
             self._log_files.delete(number)
-        self._files.remove_stale("")
+        if self._cleanings % _STALE_EVERY == 0:
+            self._files.remove_stale("")
+        self._cleanings += 1
         return CleanReport(doomed, classified.retained, classified.broken)
 
     def _stored_files(self) -> Iterator[StoredFile]:
@@ -347,9 +371,7 @@ class CheckpointStore:
             if owner is not None:
                 yield StoredFile(file.path, file.size, *owner)
 
-    def _known_references(
-        self, log: Log, paths: Collection[str]
-    ) -> Iterator[tuple[CheckpointId, tuple[Reference, ...] | None]]:
+    def _known_references(self, log: Log, paths: Collection[str]) -> Iterator[tuple[CheckpointId, References | None]]:
         """Metadata never changes, so each file is read once."""
         self._references = {entry: known for entry, known in self._references.items() if entry in log.completions}
         for entry in log.completions:
@@ -357,7 +379,7 @@ class CheckpointStore:
                 continue
             if entry not in self._references:
                 try:
-                    self._references[entry] = tuple(references(entry, self._metadata(entry)))
+                    self._references[entry] = needed_by(entry, self._metadata(entry))
                 except (CorruptCheckpoint, UnknownFormat):
                     # Reported as broken by the cleaner, with its cause by `load`.
                     yield entry.checkpoint, None
@@ -387,20 +409,3 @@ def _identified(content: memoryview) -> str:
 def _completed_by(log: Log, checkpoint: CheckpointId, generation: Generation) -> bool:
     found = log.find(checkpoint)
     return found is not None and found.generation == generation
-
-
-def references(entry: Completed, metadata: Metadata) -> Iterator[Reference]:
-    """Every file that the checkpoint needs, in the length that it must have at least."""
-    directory = layout.checkpoint_directory(entry.checkpoint)
-    ends: dict[str, int] = {}
-    for subtask in metadata.subtasks:
-        for handle in subtask.handles:
-            if handle.inline is not None:
-                continue
-            path = layout.part_path(directory, handle)
-            ends[path] = max(ends.get(path, 0), handle.offset + handle.length)
-    if metadata.committables is not None:
-        ends[f"{directory}/{metadata.committables.path}"] = metadata.committables.length
-    yield Reference(entry.metadata, 0)
-    for path, size in ends.items():
-        yield Reference(path, size)

@@ -7,12 +7,12 @@ version is told apart from a damaged one.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
+from zlib_ng.zlib_ng import crc32
 
 from penstock.core.barrier import Mode, Purpose
 from penstock.core.ids import Attempt, CheckpointId, Generation, Uid
@@ -38,8 +38,12 @@ class _Envelope(msgspec.Struct):
 
 def seal(body: object) -> bytes:
     """A body as a document."""
-    text = msgspec.json.format(msgspec.json.encode(body), indent=1)
-    return b'{"format": %d,\n"crc32": %d,\n"body": %s}\n' % (FORMAT, zlib.crc32(text), text)
+    return enclose(msgspec.json.format(msgspec.json.encode(body), indent=1))
+
+
+def enclose(text: bytes) -> bytes:
+    """A body that is JSON already as a document."""
+    return b'{"format": %d,\n"crc32": %d,\n"body": %s}\n' % (FORMAT, crc32(text), text)
 
 
 def unseal(path: str, content: memoryview, kind: type[Body], advice: str = RESTORE_ANOTHER) -> Body:
@@ -51,7 +55,7 @@ def unseal(path: str, content: memoryview, kind: type[Body], advice: str = RESTO
         if version.format < 1:
             raise CorruptCheckpoint(path, f"there is no format {version.format}", advice)
         envelope = msgspec.json.decode(content, type=_Envelope)
-        crc = zlib.crc32(envelope.body)
+        crc = crc32(envelope.body)
         if crc != envelope.crc32:
             raise CorruptCheckpoint(path, f"its content has checksum {crc}, but {envelope.crc32} was written", advice)
         return msgspec.json.decode(envelope.body, type=kind)
@@ -108,6 +112,8 @@ class CommittablesFile(msgspec.Struct, frozen=True):
     """Relative to the checkpoint's directory."""
     length: int
     crc32: int
+    inline: bytes | None = None
+    """What would be in the file, if it is little: then there is none, and `path` is empty."""
 
 
 class Metadata(msgspec.Struct, frozen=True):
@@ -179,7 +185,7 @@ def decode_committables(
 ) -> dict[Uid, tuple[bytes, ...]]:
     if len(content) != expected.length:
         raise CorruptCheckpoint(path, f"the file has {len(content)} bytes, but {expected.length} were written", advice)
-    crc = zlib.crc32(content)
+    crc = crc32(content)
     if crc != expected.crc32:
         raise CorruptCheckpoint(path, f"its content has checksum {crc}, but {expected.crc32} was written", advice)
     try:

@@ -66,6 +66,11 @@ class Files(DataFiles, Protocol):
         """Every file below the directory, at any depth; empty if there is none. Temporary files are not listed."""
         ...
 
+    def names(self, directory: str) -> Sequence[str]:
+        """What there is in the directory itself, as paths, in any order; nothing if there is no such directory.
+        Temporary files are left out, directories need not be. Costs less than `list`."""
+        ...
+
     def move(self, source: str, target: str) -> None:
         """Atomic; replaces the target. `FileNotFoundError` if the source does not exist."""
         ...

@@ -5,7 +5,7 @@
     checkpoints/<id>/g<generation>-a<attempt>-<chain>-<index>-<ticket>.data
     checkpoints/<id>/g<generation>-a<attempt>.w<slot>-<ticket>-<number>.data   shared by the subtasks of a worker
     checkpoints/<id>/g<generation>-adopted-<number>.data            of one that began elsewhere (see savepoints)
-    checkpoints/<id>/g<generation>.committables                     only if there are any
+    checkpoints/<id>/g<generation>.committables                     if there are many
     checkpoints/<id>/g<generation>.json                             the metadata
     statistics/g<generation>-<number>.jsonl
 

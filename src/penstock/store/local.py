@@ -3,6 +3,7 @@
 A file is written under a temporary name beside its goal, flushed to the disk and renamed; the directory is flushed too,
 so that after a power cut the name is there as well. `create` links the finished temporary file to its goal: linking
 fails if the goal exists, so of several contenders one wins, and nobody ever sees a file that is there but still empty.
+Files of moderate size go past the system's cache (`direct`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO, NoReturn, TypeVar
 
 import pyarrow as pa
 
 from penstock.state.parts import Buffer
+from penstock.store import direct
 from penstock.store.files import FileInfo
+
+T = TypeVar("T")
 
 STALE_AFTER = 3600.0
 """Seconds after which a temporary file has no writer any more: every write touches it, and no single write takes so
@@ -45,6 +49,8 @@ class LocalFiles:
     def __init__(self, root: str, now: Callable[[], float] = time.time) -> None:
         self._root = os.path.abspath(root)
         self._now = now
+        self._direct = direct.possible()
+        """False once the file system has refused it."""
 
     def __repr__(self) -> str:
         return f"LocalFiles({self._root!r})"
@@ -57,11 +63,28 @@ class LocalFiles:
 
     def write(self, path: str, chunks: Iterable[Buffer]) -> int:
         goal = self._absolute(path)
-        with _explained("write", goal), _temporary(goal) as (file, temporary):
+        with _explained("write", goal), direct.stage() as stage:
+            rest = stage.fill(chunks)
+            if rest is not None or stage.size < direct.LEAST or not self._write_direct(goal, stage):
+                return self._write_cached(goal, [stage.content] if rest is None else rest)
+            return stage.size
+
+    def _write_direct(self, goal: str, stage: direct.Stage) -> bool:
+        if not self._direct:
+            return False
+        with _gone_if_it_fails(_temporary_path(goal)) as temporary:
+            self._direct = _in_its_directory(temporary, stage.write)
+            if self._direct:
+                _publish(temporary, goal)
+        if not self._direct:
+            _remove(temporary)
+        return self._direct
+
+    def _write_cached(self, goal: str, chunks: Iterable[Buffer]) -> int:
+        with _temporary(goal) as (file, temporary):
             _fill(file, chunks)
             size = _flush(file)
-            os.replace(temporary, goal)
-            _flush_directory(os.path.dirname(goal))
+            _publish(temporary, goal)
         return size
 
     def create(self, path: str, content: bytes) -> None:
@@ -71,6 +94,7 @@ class LocalFiles:
             _flush(file)
             os.link(temporary, goal)
             _flush_directory(os.path.dirname(goal))
+            _remove(temporary)
 
     def move(self, source: str, target: str) -> None:
         start, goal = self._absolute(source), self._absolute(target)
@@ -128,6 +152,15 @@ class LocalFiles:
             ]
         return sorted(found, key=lambda file: file.path)
 
+    def names(self, directory: str) -> Sequence[str]:
+        top = self._absolute(directory)
+        with _explained("list", top):
+            try:
+                found = os.listdir(top)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        return [f"{directory}/{name}" for name in found if not name.startswith(_TEMPORARY_PREFIX)]
+
     def exists(self, path: str) -> bool:
         goal = self._absolute(path)
         with _explained("look for", goal):
@@ -177,17 +210,39 @@ class _Writer:
 # ---- the file system's ways ----
 @contextlib.contextmanager
 def _temporary(goal: str) -> Iterator[tuple[BinaryIO, str]]:
-    """A new file beside the goal, gone afterwards unless it was renamed."""
-    path = os.path.join(os.path.dirname(goal), f"{_TEMPORARY_PREFIX}{uuid.uuid4().hex}{_TEMPORARY_SUFFIX}")
-    file = _opened(path)
+    """A new file beside the goal, gone if anything goes wrong before it was renamed."""
+    with _gone_if_it_fails(_temporary_path(goal)) as path:
+        file = _opened(path)
+        try:
+            yield file, path
+        finally:
+            # Closing flushes what a failed write left in the buffer, and fails again: the first error is the one to
+            # report.
+            with contextlib.suppress(OSError):
+                file.close()
+
+
+def _temporary_path(goal: str) -> str:
+    return os.path.join(os.path.dirname(goal), f"{_TEMPORARY_PREFIX}{uuid.uuid4().hex}{_TEMPORARY_SUFFIX}")
+
+
+@contextlib.contextmanager
+def _gone_if_it_fails(path: str) -> Iterator[str]:
     try:
-        yield file, path
-    finally:
-        # Closing flushes what a failed write left in the buffer, and fails again: the first error is the one to report.
-        with contextlib.suppress(OSError):
-            file.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        yield path
+    except BaseException:
+        _remove(path)
+        raise
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _publish(temporary: str, goal: str) -> None:
+    os.replace(temporary, goal)
+    _flush_directory(os.path.dirname(goal))
 
 
 def _is_temporary(name: str) -> bool:
@@ -195,13 +250,16 @@ def _is_temporary(name: str) -> bool:
 
 
 def _opened(path: str) -> BinaryIO:
-    """Opens for writing; makes the directory, again if a cleaner removed it as empty in between."""
+    return _in_its_directory(path, lambda path: open(path, "wb", buffering=_BUFFER))
+
+
+def _in_its_directory(path: str, make: Callable[[str], T]) -> T:
+    """Makes a file; its directory, too, if there is none, and again if a cleaner removed that as empty in between."""
     for _ in range(10):
-        _make_directory(os.path.dirname(path))
         try:
-            return open(path, "wb", buffering=_BUFFER)
+            return make(path)
         except FileNotFoundError:
-            continue
+            _make_directory(os.path.dirname(path))
     raise FileNotFoundError(errno.ENOENT, "its directory disappears again and again", path)
 
 

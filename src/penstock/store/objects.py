@@ -98,6 +98,11 @@ class ObjectFiles:
             ]
         return sorted(found, key=lambda file: file.path)
 
+    def names(self, directory: str) -> Sequence[str]:
+        with _explained("list", self._named(directory)):
+            found = obstore.list_with_delimiter(self._store, directory)["objects"]
+        return [entry["path"] for entry in found]
+
     def delete(self, path: str) -> None:
         with _explained("delete", self._named(path)), contextlib.suppress(FileNotFoundError):
             obstore.delete(self._store, path)

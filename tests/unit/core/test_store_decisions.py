@@ -19,7 +19,7 @@ from penstock.core.store import (
     Fate,
     Fenced,
     Log,
-    Reference,
+    References,
     StoredFile,
     check_last,
     check_owner,
@@ -147,9 +147,9 @@ def files_of(checkpoint: int) -> list[StoredFile]:
     return [stored(checkpoint, METADATA), stored(checkpoint, DATA)]
 
 
-def needs(checkpoint: int, *others: str) -> tuple[Reference, ...]:
+def needs(checkpoint: int, *others: str) -> References:
     own = (f"checkpoints/{checkpoint}/{METADATA}", f"checkpoints/{checkpoint}/{DATA}")
-    return tuple(Reference(path, 10) for path in (*own, *others))
+    return dict.fromkeys((*own, *others), 10)
 
 
 def cleaned(
@@ -159,7 +159,7 @@ def cleaned(
     aborted: Collection[int] = (),
     pinned: Collection[int] = (),
     generation: int = 1,
-    references: dict[CheckpointId, tuple[Reference, ...] | None] | None = None,
+    references: dict[CheckpointId, References | None] | None = None,
 ) -> Classified:
     log = log_of(*complete_ids)
     there = {file.path for file in files}
@@ -210,7 +210,7 @@ def test_broken_checkpoints_subsume_nobody() -> None:
 
 
 def test_a_file_that_is_too_short_breaks_its_checkpoint() -> None:
-    sizes = {reference.path: 9 for reference in needs(1)}
+    sizes = dict.fromkeys(needs(1), 9)
     assert not restorable(needs(1), sizes)
     assert restorable(needs(1), {path: 10 for path in sizes})
     assert not restorable(None, sizes)
@@ -270,7 +270,7 @@ def histories(draw: st.DrawFn) -> tuple[Log, Facts]:
     """Several drivers that complete, abort and die; files that get lost; a driver that cleans."""
     entries: list[Claimed | Completed] = []
     files: dict[str, StoredFile] = {}
-    references: dict[CheckpointId, Collection[Reference] | None] = {}
+    references: dict[CheckpointId, References | None] = {}
     generation, checkpoint = 0, 0
     for step in draw(st.lists(st.sampled_from(["claim", "complete", "start", "start"]), min_size=1, max_size=25)):
         number = len(entries) + 1
@@ -291,11 +291,11 @@ def histories(draw: st.DrawFn) -> tuple[Log, Facts]:
             entries.append(entry)
             files[entry.metadata] = StoredFile(entry.metadata, 10, entry.checkpoint, entry.generation)
             shared = draw(st.sampled_from(sorted(files)))
-            references[entry.checkpoint] = (
-                Reference(entry.metadata, 1),
-                Reference(data.path, 10),
-                *([Reference(shared, 1)] if shared.endswith(".data") else []),
-            )
+            references[entry.checkpoint] = {
+                **({shared: 1} if shared.endswith(".data") else {}),
+                entry.metadata: 1,
+                data.path: 10,
+            }
     lost = draw(st.sets(st.sampled_from(sorted(files)), max_size=3)) if files else set()
     left = [file for path, file in sorted(files.items()) if path not in lost]
     log = read_log(entries)

@@ -117,6 +117,7 @@ class Harness:
         self.sent: list[tuple[WorkerId, ToWorker]] = []
         self.work: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
         self.needed: list[int] = []
+        self.turns: dict[tuple[Attempt, SubtaskId], int] = {}
         self.disconnected: list[WorkerId] = []
         self.outcome: JobOutcome | None = None
         self.store = CheckpointStore(self.files, job) if checkpoints else None
@@ -222,8 +223,9 @@ class Harness:
     def acknowledge(self, subtask: SubtaskId, checkpoint: CheckpointId, drained: bool = False) -> None:
         committables = {SINK: [f"{checkpoint}:{subtask}".encode()]} if subtask in SINKS else {}
         worker = self.master.status().workers[subtask.index]
+        self.turns[self.attempt, subtask] = turn = self.turns.get((self.attempt, subtask), 0) + 1
         message = wire.Acknowledge(
-            self.attempt, subtask, checkpoint, [], committables, SnapshotFigures(state_bytes=10), drained
+            self.attempt, subtask, checkpoint, [], committables, SnapshotFigures(state_bytes=10), drained, turn
         )
         self.say(str(worker), message)
 

@@ -330,7 +330,7 @@ def test_an_unreachable_store_keeps_the_outcome_open_until_it_answers():
     job.files.after = raising("create")
     job.acknowledge_all(checkpoint)
     job.run_one()
-    job.files.before = raising("list")
+    job.files.before = raising("names")
     job.pass_time(1.0)
     assert job.of(wire.AbortCheckpoint) == [] and job.of(wire.CompleteCheckpoint) == []
     job.files.before = job.files.after = lambda operation, path: None
@@ -360,7 +360,7 @@ def test_a_store_that_never_answers_fails_the_job():
     job.files.after = raising("create")
     job.acknowledge_all(job.trigger_next())
     job.run_one()
-    job.files.before = raising("list")
+    job.files.before = raising("names")
     job.pass_time(60.0)
     assert job.outcome is not None and job.outcome.state is JobState.FAILED
     assert "does not say whether checkpoint 1 is complete" in job.outcome.reason

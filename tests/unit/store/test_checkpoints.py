@@ -302,7 +302,7 @@ def test_a_repeated_completion_agrees_with_whichever_request_arrived(arrives: st
     if arrives == "before it is repeated":
         files.arrive()
     if arrives == "while it is repeated":
-        files.before = lambda operation, path: files.arrive() if operation == "list" else None
+        files.before = lambda operation, path: files.arrive() if operation == "names" else None
     store.complete(second)
     if arrives == "later":
         files.arrive()

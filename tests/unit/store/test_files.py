@@ -166,3 +166,10 @@ def test_errors_name_the_whole_address_of_an_object() -> None:
     files = ObjectFiles(MemoryStore(), "s3://bucket/orders/")
     with pytest.raises(FileNotFoundError, match="cannot read s3://bucket/orders/log/1: no such object"):
         files.read("log/1")
+
+
+def test_names_are_those_of_the_directory_itself(files: Files) -> None:
+    for path in ("log/1.json", "log/2.json", "logs/3.json", "log/deeper/4.json", "5.json"):
+        files.write(path, [b"x"])
+    assert {name for name in files.names("log") if name.endswith(".json")} == {"log/1.json", "log/2.json"}
+    assert list(files.names("nowhere")) == []

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.store.samples import JOB, SUBTASKS, part, record_of
+from tests.unit.store.samples import JOB, SUBTASKS, part, record_of, write_data
 
 from penstock.core.handles import PartHandle
 from penstock.core.ids import CheckpointId, SubtaskId, Uid
 from penstock.core.record import SubtaskRecord
 from penstock.simulation.files import MemoryFiles
-from penstock.store.checkpoints import CheckpointStore
+from penstock.store import checkpoints
+from penstock.store.checkpoints import CheckpointStore, UnknownFormat
 from penstock.store.errors import CorruptCheckpoint
 from penstock.store.parts import reader, write_parts
 
@@ -57,3 +58,33 @@ def test_a_checkpoint_of_small_parts_is_its_metadata_alone_and_later_ones_may_na
     assert store.completed() == [2]
     for entry in store.load().subtasks:
         assert contents(files, list(entry.handles)) == [b"12345", b"", b"678"]
+
+
+def test_few_committables_are_in_the_metadata_and_come_back_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "INLINE", 100)
+    files = MemoryFiles()
+    store = CheckpointStore(files, JOB)
+    store.claim()
+    few, many = {Uid("out"): (b"one \x00\xff", b"two")}, {Uid("out"): (b"x" * 101,)}
+    store.complete(record_of(1, 1, write_data(files, 1, 1), few))
+    assert store.load().committables == few
+    store.complete(record_of(2, 1, write_data(files, 2, 1), many))
+    assert store.load().committables == many
+    assert store.load(CheckpointId(1)).committables == few
+    written = [file.path for file in files.list("") if file.path.endswith(".committables")]
+    assert written == ["checkpoints/2/g1.committables"]
+    assert not store.clean().broken
+
+
+def test_committables_in_damaged_metadata_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "INLINE", 100)
+    files = MemoryFiles()
+    store = CheckpointStore(files, JOB)
+    store.claim()
+    store.complete(record_of(1, 1, write_data(files, 1, 1), {Uid("out"): (b"prepared",)}))
+    path = "checkpoints/1/g1.json"
+    whole = bytes(files.read(path))
+    for place in range(len(whole)):
+        files.write(path, [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]])
+        with pytest.raises((CorruptCheckpoint, UnknownFormat)):
+            CheckpointStore(files, JOB).load()

@@ -88,9 +88,10 @@ def test_what_a_killed_writer_left_behind_is_invisible_and_goes_after_an_hour(tm
     program = textwrap.dedent(
         f"""
         import os, signal
+        from penstock.store import direct
         from penstock.store.local import LocalFiles
         def chunks():
-            yield b"x" * (2 << 20)
+            yield b"x" * (direct.STAGE + 1)
             os.kill(os.getpid(), signal.SIGKILL)
         LocalFiles({str(tmp_path)!r}).write("checkpoints/1/data", chunks())
         """

@@ -49,9 +49,14 @@ class Acknowledge(_Message, frozen=True):
     subtask: SubtaskId
     checkpoint: CheckpointId
     handles: list[PartHandle]
+    """Those that the subtask's last acknowledgement did not name."""
     committables: dict[Uid, list[bytes]]
     figures: SnapshotFigures
     drained: bool
+    turn: int = 1
+    """Which acknowledgement of its subtask in this attempt it is, from 1 on."""
+    kept: list[tuple[int, int]] = []
+    """Which runs of the handles of the last one it names, too; they come before the new ones."""
 
 
 class Decline(_Message, frozen=True):

@@ -1,0 +1,82 @@
+"""Files that go past the system's cache."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.store import direct
+from penstock.store.local import LocalFiles
+
+
+def content(size: int) -> bytes:
+    return bytes(range(251)) * (size // 251) + bytes(range(size % 251))
+
+
+@pytest.mark.parametrize(
+    "size",
+    [0, 1, direct.LEAST - 1, direct.LEAST, direct.LEAST + 1, 1 << 20, (1 << 20) + 17, direct.STAGE, direct.STAGE + 1],
+)
+def test_a_file_of_any_size_is_what_was_written_however_it_was_cut(tmp_path: Path, size: int) -> None:
+    files, whole = LocalFiles(str(tmp_path)), content(size)
+    pieces = [whole[start : start + 100_003] for start in range(0, size, 100_003)]
+    assert files.write("deep/below/file", pieces) == size
+    assert bytes(files.read("deep/below/file")) == whole
+    assert [(file.path, file.size) for file in files.list("")] == [("deep/below/file", size)]
+
+
+def test_a_shorter_file_after_a_longer_one_has_nothing_of_it(tmp_path: Path) -> None:
+    files = LocalFiles(str(tmp_path))
+    files.write("file", [b"x" * 300_000])
+    files.write("file", [b"y" * 100_001])
+    assert bytes(files.read("file")) == b"y" * 100_001
+
+
+def refusing(function: Callable[..., int], code: int) -> Callable[..., int]:
+    def refuse(path: str, flags: int, *more: int, **named: int) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(code, os.strerror(code))
+        return function(path, flags, *more, **named)
+
+    return refuse
+
+
+def test_where_the_file_system_refuses_the_usual_way_is_taken_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = LocalFiles(str(tmp_path))
+    monkeypatch.setattr(os, "open", refusing(os.open, errno.EINVAL))
+    for name in ("one", "two"):
+        files.write(name, [content(200_000)])
+        assert bytes(files.read(name)) == content(200_000)
+    assert not files._direct
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+
+
+def test_an_error_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = LocalFiles(str(tmp_path))
+    monkeypatch.setattr(os, "open", refusing(os.open, errno.EACCES))
+    with pytest.raises(PermissionError, match="cannot write"):
+        files.write("one", [content(200_000)])
+    assert files._direct
+
+
+def test_a_write_that_ends_within_a_block_is_done_again_the_usual_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, write = LocalFiles(str(tmp_path)), os.write
+    monkeypatch.setattr(os, "write", lambda file, bytes: write(file, bytes[: 4096 * 3]) - 1)
+    files.write("one", [content(200_000)])
+    assert bytes(files.read("one")) == content(200_000)
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+def test_files_that_are_written_at_the_same_time_use_different_stages() -> None:
+    with direct.stage() as one, direct.stage() as other:
+        assert one is not other
+    with direct.stage() as again:
+        assert again is one or again is other
