@@ -158,13 +158,17 @@ def _written(schema: pa.Schema, columns: Iterator[list[pa.Array]]) -> Iterator[B
 
 def _at_once(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> memoryview:
     """The whole file: its bytes are copied once and come in one piece, which is what most layers of changes are."""
-    around = 1024 + 4 * schema.serialize().size  # it is there twice, with the places of the batches
-    room = pa.allocate_buffer(around + sum(pa.ipc.get_record_batch_size(batch) + 64 for batch in batches))
-    sink = pa.FixedSizeBufferWriter(room)
+    measure = pa.MockOutputStream()
+    _write_file(measure, schema, batches)
+    room = pa.allocate_buffer(measure.size())
+    _write_file(pa.FixedSizeBufferWriter(room), schema, batches)
+    return memoryview(room)
+
+
+def _write_file(sink: pa.NativeFile, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> None:
     with pa.ipc.new_file(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    return memoryview(room)[: sink.tell()]
 
 
 class _Outlet(io.RawIOBase):
