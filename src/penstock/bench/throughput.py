@@ -79,6 +79,9 @@ class Figure:
     own_memory_bytes: int
     """What is resident in all workers together at the end and shared with no other process: without the libraries that
     they were forked with."""
+    proportional_memory_bytes: int
+    """What was resident in all workers together at most, looked at once a second while events were counted. A page that
+    several processes share counts for each of them in part, so all together once."""
     per_second: list[tuple[float, float]]
     """Events per second as they went: seconds since the start of the measurement, and the rate up to there."""
     checkpoints_at: list[tuple[float, float]]
@@ -121,6 +124,7 @@ class Watch:
 
     def __init__(self, run: Run, job: Any, say: Say, progress: Progress = lambda done, all: None) -> None:
         self._run, self._job, self._say, self._progress = run, job, say, progress
+        self._proportional = 0
 
     def warm_up(self) -> None:
         """Waits until the job runs and every key was seen."""
@@ -146,6 +150,7 @@ class Watch:
             self._progress(int(passed), int(self._run.seconds))
             self.pause(min(1.0, self._run.seconds - passed))
             sample = self.sample()
+            self._proportional = max(self._proportional, self._memory("Pss:"))
             self._say(f"  {rate_of(first, sample, SOURCE) / 1e6:.2f} M events/s so far")
             yield sample
 
@@ -173,7 +178,8 @@ class Watch:
             cpu_ns_per_event=round(cpu / events * 1e9, 1) if cpu and events else None,
             worker_memory_bytes=memory,
             memory_bytes=sum(memory),
-            own_memory_bytes=sum(_own_memory(pid) for pid in self._job.workers().values()),
+            own_memory_bytes=self._memory("Private_Clean:", "Private_Dirty:"),
+            proportional_memory_bytes=self._proportional,
             per_second=_per_second(samples, SOURCE),
             checkpoints_at=[(round((one.triggered_ms - since) / 1000, 2), one.duration_ms) for one in completed],
         )
@@ -185,6 +191,9 @@ class Watch:
     @staticmethod
     def wall_ms() -> float:
         return time.time() * 1000
+
+    def _memory(self, *kinds: str) -> int:
+        return sum(_resident(pid, *kinds) for pid in self._job.workers().values())
 
     def _cpu(self) -> float:
         return sum(cpu_seconds(pid) for pid in self._job.workers().values())
@@ -268,13 +277,13 @@ def _peak_rss(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
-def _own_memory(pid: int) -> int:
-    """Bytes; 0 where the system does not tell."""
+def _resident(pid: int, *kinds: str) -> int:
+    """Bytes of these kinds, all together; 0 where the system does not tell."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
         return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:")))
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(kinds))
 
 
 def cpu_seconds(pid: int) -> float:
@@ -302,7 +311,7 @@ def table(run: Run, figure: Figure) -> str:
         busy += f"; {figure.cpu_ns_per_event:.0f} ns of CPU per event"
     lines.append(f"busy: {busy}")
     memory = ", ".join(f"{size / 1e6:.0f} MB" for size in figure.worker_memory_bytes)
-    own = f"{figure.own_memory_bytes / 1e6:.0f} MB at the end are shared with no other process"
+    own = f"{figure.proportional_memory_bytes / 1e6:.0f} MB if what they share counts once"
     lines.append(f"memory at most: {figure.memory_bytes / 1e6:.0f} MB ({memory}); {own}")
     return "\n".join(lines)
 

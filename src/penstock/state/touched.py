@@ -39,7 +39,7 @@ class Touched:
     def _fold(self) -> None:
         last = max(int(slots.max()) for slots in self._lists)
         if last >= len(self._marks):
-            longer = np.zeros(2 * (last + 1), np.bool_)
+            longer = np.zeros((last + 1) * 5 // 4 + 1, np.bool_)
             longer[: len(self._marks)] = self._marks
             self._marks = longer
         for slots in self._lists:

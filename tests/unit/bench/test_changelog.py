@@ -44,7 +44,7 @@ def test_the_interval_is_narrow_if_phases_agree_and_wide_if_they_do_not() -> Non
 
 
 def whole(p99: float) -> Figure:
-    return Figure(50.0, 1, 1.0, 1, 2, 10, 0, p99 - 100.0, p99, 10_000_000, {}, None, [], 0, 0, [], [])
+    return Figure(50.0, 1, 1.0, 1, 2, 10, 0, p99 - 100.0, p99, 10_000_000, {}, None, [], 0, 0, 0, [], [])
 
 
 def test_a_comparison_has_the_cost_of_all_phases_and_the_durations_of_completed_checkpoints() -> None:
