@@ -26,7 +26,7 @@ def test_a_workload_tells_its_rate_its_checkpoints_and_its_memory(spark: Any) ->
     assert 0 < figures["checkpoint_ms_p50"] <= figures["checkpoint_ms_p99"]
     assert figures["bytes"] > 0
     assert figures["memory_bytes"] == sum(figures["worker_memory_bytes"]) > 0
-    assert 0 < figures["own_memory_bytes"] and 0 < figures["proportional_memory_bytes"] <= figures["memory_bytes"]
+    assert figures["own_memory_bytes"] > 0 and 0 < figures["proportional_memory_bytes"] <= figures["memory_bytes"]
 
 
 def test_latency_is_measured_at_a_tenth_of_a_full_load_that_is_measured_first(spark: Any) -> None:
