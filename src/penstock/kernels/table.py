@@ -348,6 +348,16 @@ def copy_words(
 
 
 @njit(nogil=True, cache=True)
+def copy_run(
+    records: NDArray[np.uint64], length: int, first: int, begin: int, end: int, copied: NDArray[np.uint64]
+) -> None:
+    """As `copy_words`, of the slots from `begin` to before `end`."""
+    for word in range(copied.shape[0]):
+        for slot in range(begin, end):
+            copied[word, slot - begin] = records[slot * length + first + word]
+
+
+@njit(nogil=True, cache=True)
 def look_up(
     table: NDArray[np.uint32],
     records: NDArray[np.uint64],

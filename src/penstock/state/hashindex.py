@@ -31,7 +31,7 @@ _CALL = 1 << 32
 _LAST_CALL = (1 << 32) - 1
 _PORTION = 1 << 18
 """Keys that are entered into a new table at a time."""
-_SPARE = 128
+_SPARE = 256
 """So many portions of pictures at most are kept to be used again."""
 _COPIED = 1 << 16
 """Up to so many payloads are copied at once, which takes less than a millisecond."""

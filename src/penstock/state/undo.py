@@ -139,12 +139,16 @@ class Picture:
         self._log = self._slots = None
 
     def _copied(self, log: UndoLog, begin: int, end: int) -> Words:
-        slots = np.arange(begin, end) if self._slots is None else self._slots[begin:end].astype(np.int64)
         try:
             portion = self._spare.pop() if self._rows >= PORTION else np.empty((log.words, self._rows), np.uint64)
         except IndexError:
             portion = np.empty((log.words, PORTION), np.uint64)
-        log.kernels.copy_words(log.records, log.length, log.length - log.words, read_only(slots), portion)
+        first = log.length - log.words
+        if self._slots is None:
+            log.kernels.copy_run(log.records, log.length, first, begin, end, portion)
+        else:
+            slots = self._slots[begin:end].astype(np.int64)
+            log.kernels.copy_words(log.records, log.length, first, read_only(slots), portion)
         return portion
 
     def _put_back(self, kernels: ModuleType, entries: Entries, first: int, last: int) -> None:
