@@ -24,6 +24,7 @@ from penstock.simulation.story import Violation
 from penstock.simulation.topology import Kind, Node, Topology
 from penstock.store import layout
 from penstock.store.checkpoints import CheckpointStore, Claim
+from penstock.store.documents import Metadata, unseal
 
 if TYPE_CHECKING:
     from penstock.simulation.world import World
@@ -248,8 +249,11 @@ def _check_store(world: World) -> None:
         directory = layout.checkpoint_directory(checkpoint)
         handles = [handle for subtask in record.subtasks for handle in subtask.handles if handle.inline is None]
         needed.update(layout.part_path(directory, handle) for handle in handles)
-        needed.add(layout.metadata_path(checkpoint, record.generation))
-        needed.add(layout.committables_path(checkpoint, record.generation))
+        metadata = layout.metadata_path(checkpoint, record.generation)
+        needed.add(metadata)
+        committables = unseal(metadata, world.files.read(metadata), Metadata).committables
+        if committables is not None and committables.inline is None:
+            needed.add(layout.committables_path(checkpoint, record.generation))
     orphans = [file.path for file in world.files.list(layout.CHECKPOINTS) if file.path not in needed]
     if orphans:
         raise Violation(f"orphaned after cleaning: {orphans[:5]} ({len(orphans)} in all)")

@@ -31,7 +31,6 @@ Slots = npt.NDArray[np.int64]
 
 _LEAST = 1 << 16
 """Entries."""
-_NOTHING = np.empty((0, 0), np.uint64)
 PORTION = 1 << 16
 """Slots that are copied at a time."""
 
@@ -100,29 +99,31 @@ class UndoLog:
 class Picture:
     """Payloads as they were when it was taken; to be read later, by one thread, from the first to the last row."""
 
-    __slots__ = ("__weakref__", "_log", "_portions", "_rows", "_slots", "_spare", "start")
+    __slots__ = ("__weakref__", "_log", "_portions", "_rows", "_slots", "_spare", "_words", "start")
 
     def __init__(self, log: UndoLog, start: int, slots: Numbers | Slots | None, rows: int) -> None:
         self._log: UndoLog | None = log
         """None: it is copied."""
         self.start = start
         """Before any entry that it has to look at."""
-        self._slots, self._rows, self._spare = slots, rows, log.spare
+        self._slots, self._rows, self._words, self._spare = slots, rows, log.words, log.spare
         self._portions: list[Words | None] = []
         """None: it was read."""
 
     def payloads(self, rows: npt.NDArray[np.int32]) -> list[Words]:
         """Of some rows, an array for each word. No later call asks for rows before these."""
         self.copy()
-        first, last = int(rows.min(initial=self._rows)) // PORTION, int(rows.max(initial=0)) // PORTION
-        for done in range(min(first, len(self._portions))):
+        if not len(rows):
+            return [np.empty(0, np.uint64)] * self._words
+        first, last = int(rows.min()) // PORTION, int(rows.max()) // PORTION
+        for done in range(first):
             portion, self._portions[done] = self._portions[done], None
             if portion is not None:
                 self._spare.append(portion)
         wanted = [portion for portion in self._portions[first : last + 1] if portion is not None]
         if len(wanted) < last + 1 - first:
             raise RuntimeError("a picture is read once, from its first row to its last one")
-        words = wanted[0] if len(wanted) == 1 else np.concatenate(wanted, axis=1) if wanted else _NOTHING
+        words = wanted[0] if len(wanted) == 1 else np.concatenate(wanted, axis=1)
         return [gathered(word, rows - np.int32(first * PORTION)) for word in words]
 
     def copy(self) -> None:

@@ -135,6 +135,15 @@ def test_pictures_of_records_that_were_replaced_stay_true() -> None:
     assert (shown(read, 1_000) == expected).all()
 
 
+def test_no_rows_of_a_picture_are_nothing_and_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undo, "PORTION", 4)
+    index = new_index()
+    add(index, np.arange(8))
+    read, expected = index.captured_payload(None), payload(index)
+    assert [len(word) for word in read(np.empty(0, np.int32))] == [0, 0]
+    assert (shown(read, 8) == expected).all()
+
+
 def test_a_picture_is_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(undo, "PORTION", 4)
     index = new_index()
