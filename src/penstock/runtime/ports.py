@@ -114,6 +114,10 @@ class Transport(Protocol):
         """Tells the sender of an input channel how many rows, counted from the start, it may have sent."""
         ...
 
+    def flush(self) -> None:
+        """What was sent and granted so far may have waited for more to go with, until now."""
+        ...
+
 
 class SnapshotWriter(Protocol):
     """Encodes and writes captured parts off the task's thread, and answers with `Written` or `WriteFailed` in the

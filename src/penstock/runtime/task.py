@@ -107,6 +107,7 @@ class Task:
         """Finished, failed or cancelled."""
         self._graph = graph
         self._specs = graph.chain(subtask.chain).operators
+        self._transport = transport
         self._reports = reports
         self._writer = snapshots
         self._clock = clock
@@ -160,7 +161,10 @@ class Task:
     def put(self, note: Note) -> None:
         """Leaves a note; callable from any thread."""
         self._mailbox.append(note)
-        self._notify()
+        # A grant is news to a task that waits for one, and to the others when they come by. One that blocks just now
+        # looks into the mailbox once more before it waits.
+        if note.__class__ is not Granted or self._outputs.blocked:
+            self._notify()
 
     def open(self) -> None:
         """Makes and restores the operators. Nothing is sent before the first step: until then, a peer may not be there.
@@ -182,6 +186,8 @@ class Task:
         except Exception as error:
             self._fail(error)
             return None
+        finally:
+            self._transport.flush()
 
     def validate(self) -> None:
         """Raises `AssertionError` where an invariant of the barrier handling does not hold; for tests and
@@ -310,6 +316,7 @@ class Task:
         checkpoints, outputs = self._checkpoints, self._outputs
         checkpoints.settle()
         self._on_time(begun)
+        self._transport.flush()  # the slice may take long
         rows = 0 if outputs.blocked else self._work()
         if not outputs.blocked:
             self._fire_timers()

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from penstock.core.ids import SubtaskId
 from penstock.operators.base import Clock
+from penstock.runtime.bell import Bell
 from penstock.runtime.ports import Cancel, Note
 
 _LOG: Final = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class TaskThread:
         self._opened = opened
         self._failed = failed
         self._ended = ended
-        self._awake = threading.Event()
+        self._bell = Bell()
         self._started = False
         self._cancelled = False
         self._task: SteppedTask
@@ -56,7 +57,7 @@ class TaskThread:
         self._task = task
 
     def wake(self) -> None:
-        self._awake.set()
+        self._bell.ring()
 
     @property
     def ended(self) -> bool:
@@ -75,13 +76,13 @@ class TaskThread:
 
     def start(self) -> None:
         self._started = True
-        self._awake.set()
+        self._bell.ring()
 
     def cancel(self) -> None:
         """Asks the task to end; a task in a user function does so when that returns."""
         self._cancelled = True
         self._task.put(Cancel())
-        self._awake.set()
+        self._bell.ring()
 
     def join(self, timeout: float) -> bool:
         """Whether the thread has ended."""
@@ -95,8 +96,7 @@ class TaskThread:
             if not self._task.ended:
                 self._opened()
             while not (self._started or self._cancelled or self._task.ended):
-                self._awake.wait()
-                self._awake.clear()
+                self._bell.wait()
             self._step_until_ended()
         except BaseException as error:
             _LOG.exception("the task %s broke", self.subtask)
@@ -105,13 +105,13 @@ class TaskThread:
             self._ended()
 
     def _step_until_ended(self) -> None:
-        task, awake, now = self._task, self._awake, self._clock.now
+        task, bell, now = self._task, self._bell, self._clock.now
         while not task.ended:
             # Cleared before the step: a note that comes during the step wakes the next wait.
-            awake.clear()
+            bell.clear()
             due = task.step()
             if due is None:
                 if not task.ended:
-                    awake.wait()
+                    bell.wait()
             elif (pause := due - now()) > 0:
-                awake.wait(pause)
+                bell.wait(pause)

@@ -136,6 +136,9 @@ class RunNetwork:
             line = self._grants[channel] = Line(self._network.scheduler, f"grants of {channel}", deliver)
         line.send(limit)
 
+    def flush(self) -> None:
+        """What is sent is on its way."""
+
     def lines(self) -> list[Line[Element]]:
         return list(self._elements.values())
 

@@ -107,6 +107,7 @@ def test_elements_arrive_in_the_order_of_their_channel(sides: tuple[Side, Side])
     ]
     for element in sent:
         sender.exchange.send(channel(0, 1), element)
+    sender.exchange.flush()
     assert [receiver.next(TARGET) for _ in sent] == [Arrived(channel(0, 1), element) for element in sent]
 
 
@@ -125,6 +126,7 @@ def test_grants_travel_back_to_the_sender(sides: tuple[Side, Side]) -> None:
     sender, receiver = sides
     receiver.exchange.grant(channel(0, 1), 16_384)
     receiver.exchange.grant(channel(0, 1), (1 << 62))
+    receiver.exchange.flush()
     assert sender.next(SOURCE) == Granted(channel(0, 1), 16_384)
     assert sender.next(SOURCE) == Granted(channel(0, 1), 1 << 62)
 
@@ -141,6 +143,8 @@ def test_thousands_of_small_elements_arrive_in_order(sides: tuple[Side, Side]) -
     sender, receiver = sides
     for time in range(5000):
         sender.exchange.send(channel(0, 1), Watermark(time))
+        if time % 8 == 7:
+            sender.exchange.flush()
     assert [receiver.next(TARGET) for _ in range(5000)] == [Arrived(channel(0, 1), Watermark(t)) for t in range(5000)]
 
 

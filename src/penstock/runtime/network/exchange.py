@@ -13,7 +13,9 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
 
 from penstock.core.ids import Attempt, ChannelId, SubtaskId, WorkerId
 from penstock.graph.job import JobGraph
@@ -29,6 +31,10 @@ from penstock.runtime.ports import Arrived, Granted, Note
 from penstock.state.parts import Buffer
 
 _LOG: Final = logging.getLogger(__name__)
+
+_MANY_ROWS: Final = 4096
+"""A batch of more is sent by the link's thread, beside the task that goes on; one of less is sent by the task itself,
+at the end of its step, with whatever else it has sent: to wake a thread takes as long."""
 
 Put = Callable[[Note], None]
 Item = TypeVar("Item")
@@ -72,7 +78,10 @@ class Exchange:
                 self._senders[channel] = self._sender(channel, locations[graph.receiver(channel)])
             for channel in graph.input_channels(subtask):
                 self._granters[channel] = self._granter(channel, locations[graph.sender(channel)])
-        self._unconnected = len(self._to) + len(self._from)
+        self._left: set[Link[Any]] = set()
+        """In which there is something that waits for a flush."""
+        self._links = (*self._to.values(), *self._from.values())
+        self._unconnected = len(self._links)
 
     # ---- the transport of the tasks ----
     def send(self, channel: ChannelId, element: Element) -> None:
@@ -80,6 +89,15 @@ class Exchange:
 
     def grant(self, channel: ChannelId, limit: int) -> None:
         self._granters[channel](limit)
+
+    def flush(self) -> None:
+        left = self._left
+        while left:
+            try:
+                link = left.pop()
+            except KeyError:  # another task of this worker has just sent it
+                return
+            link.flush()
 
     # ---- its life ----
     def start(self) -> None:
@@ -104,7 +122,7 @@ class Exchange:
         """Ends all links; returns when their threads have ended."""
         with self._lock:
             self._closed = True
-        for link in (*self._to.values(), *self._from.values()):
+        for link in self._links:
             link.close()
 
     # ---- routes ----
@@ -114,8 +132,16 @@ class Exchange:
             return lambda element: put(Arrived(channel, element))
         if worker not in self._to:
             self._to[worker] = self._link(f"to {worker}", worker, encode_element, self._grant_taker(worker))
-        post = self._to[worker].post
-        return lambda element: post((channel, element))
+        link = self._to[worker]
+
+        def send(element: Element) -> None:
+            if element.__class__ is pa.RecordBatch and element.num_rows > _MANY_ROWS:
+                link.post((channel, element))
+            else:
+                link.leave((channel, element))
+                self._left.add(link)
+
+        return send
 
     def _granter(self, channel: ChannelId, worker: WorkerId) -> Callable[[int], None]:
         if worker == self._dialler.worker:
@@ -123,8 +149,13 @@ class Exchange:
             return lambda limit: put(Granted(channel, limit))
         if worker not in self._from:
             self._from[worker] = self._link(f"from {worker}", worker, encode_grant, self._element_taker(worker))
-        post = self._from[worker].post
-        return lambda limit: post((channel, limit))
+        link = self._from[worker]
+
+        def grant(limit: int) -> None:
+            link.leave((channel, limit))
+            self._left.add(link)
+
+        return grant
 
     def _link(
         self,

@@ -1,5 +1,9 @@
 """A link: one connection with a thread that writes and a thread that reads, fed by a queue that never blocks.
 
+What is posted is sent by the writing thread. What is left is sent by whoever calls `flush`, as far as the socket takes
+it at once, and the rest by the writing thread: a small message does not wait for a thread to wake up. All of it goes
+out in the order in which it came, for whoever takes from the queue has the *turn* until that is sent.
+
 What is posted before the connection stands waits in the queue. The link ends in one of two ways: `close` was called
 (then it says nothing), or the connection broke, the peer closed it, or a message was bad: then `broken` is called
 once, with the reason.
@@ -8,11 +12,12 @@ once, with the reason.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
+from penstock.runtime.bell import Bell
 from penstock.runtime.network.streams import Stream
 from penstock.state.parts import Buffer
 
@@ -38,7 +43,8 @@ class Link(Generic[Item]):
         broken: Callable[[str], None],
         heartbeat: tuple[float, Item] | None = None,
     ):
-        """All callables run on the link's own threads; `connected` and `broken` must return soon.
+        """All callables run on the link's own threads, `encode` and `broken` also on those that flush; `connected` and
+        `broken` must return soon.
 
         `encode` makes a posted item into bytes, `read_one` reads one message and deals with it; both may raise.
         `heartbeat`: after so many seconds in which nothing was posted, that item is sent.
@@ -49,7 +55,11 @@ class Link(Generic[Item]):
         self._connected = connected
         self._broken = broken
         self._heartbeat = heartbeat
-        self._outgoing: queue.SimpleQueue[Item | _Close] = queue.SimpleQueue()
+        self._outgoing: deque[Item | _Close] = deque()
+        self._rest: Sequence[Buffer] = ()
+        """What the socket did not take at once."""
+        self._turn = threading.Lock()
+        self._bell = Bell()
         self._lock = threading.Lock()
         self._ending = False
         self._connect: Callable[[], Stream]
@@ -68,12 +78,33 @@ class Link(Generic[Item]):
         return not (self._reader.is_alive() or self._writer.is_alive())
 
     def post(self, item: Item) -> None:
-        self._outgoing.put(item)
+        self._outgoing.append(item)
+        self._bell.ring()
+
+    def leave(self, item: Item) -> None:
+        """Posts it with the next `flush`, or before."""
+        self._outgoing.append(item)
+
+    def flush(self) -> None:
+        """Sends what waits. Never blocks: what cannot go at once is left to the writing thread."""
+        if not self._turn.acquire(blocking=False):
+            self._bell.ring()
+            return
+        try:
+            while self._stream is not None and not self._rest and (buffers := self._next_bunch()):
+                self._rest = self._stream.send_now(buffers)
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._turn.release()
+        if self._rest or self._outgoing:
+            self._bell.ring()
 
     def close(self, flush: float = 0.0) -> None:
         """Ends the link without a word. `flush`: so many seconds the writer may take to send what is still posted.
         Not to be called from the link's own threads."""
-        self._outgoing.put(_Close())
+        self._outgoing.append(_Close())
+        self._bell.ring()
         if flush and self._writer.ident is not None:
             self._writer.join(flush)
         self._end(None)
@@ -106,53 +137,57 @@ class Link(Generic[Item]):
             stream.close()
             if self._writer.ident is not None:
                 self._writer.join()
+            with self._turn:  # whoever flushes just now is done with the socket then, and nobody takes it again
+                self._stream = None
             stream.release()
 
     def _write(self) -> None:
-        assert self._stream is not None
         try:
-            while (buffers := self._next_bunch()) is not None:
-                self._stream.send(buffers)
-        except OSError as error:
-            self._end(str(error))
+            while self._send_all():
+                if not self._bell.wait(None if self._heartbeat is None else self._heartbeat[0]):
+                    assert self._heartbeat is not None
+                    self._outgoing.append(self._heartbeat[1])
         except Exception as error:
-            _LOG.exception("%s: cannot send", self.name)
-            self._end(f"{type(error).__name__}: {error}")
+            self._fail(error)
 
-    def _next_bunch(self) -> list[Buffer] | None:
-        """What waits in the queue, encoded, up to a limit, so that many small items cost one system call; None at the
-        end."""
-        item = self._wait()
-        buffers: list[Buffer] = []
-        size = 0
-        while not isinstance(item, _Close):
+    def _send_all(self) -> bool:
+        """Returns whether there may be more later."""
+        assert self._stream is not None
+        while True:
+            with self._turn:
+                buffers, self._rest = self._rest or self._next_bunch(), ()
+                if not buffers:
+                    return not (self._outgoing and isinstance(self._outgoing[0], _Close))
+                self._stream.send(buffers)
+
+    def _next_bunch(self) -> list[Buffer]:
+        """What waits in the queue, encoded, up to a limit, so that many small items cost one system call; nothing where
+        the end comes next."""
+        queue, buffers, size = self._outgoing, list[Buffer](), 0
+        while queue and size < _BUNCH_BYTES and len(buffers) < _BUNCH_BUFFERS:
+            item = queue[0]
+            if isinstance(item, _Close):
+                break
             encoded = self._encode(item)
+            queue.popleft()
             buffers.extend(encoded)
             size += sum(map(len, encoded))
-            if size >= _BUNCH_BYTES or len(buffers) >= _BUNCH_BUFFERS:
-                return buffers
-            try:
-                item = self._outgoing.get_nowait()
-            except queue.Empty:
-                return buffers
-        self._outgoing.put(item)
-        return buffers or None
+        return buffers
 
-    def _wait(self) -> Item | _Close:
-        if self._heartbeat is None:
-            return self._outgoing.get()
-        interval, item = self._heartbeat
-        try:
-            return self._outgoing.get(timeout=interval)
-        except queue.Empty:
-            return item
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, OSError):
+            self._end(str(error))
+        else:
+            _LOG.error("%s: cannot send", self.name, exc_info=error)
+            self._end(f"{type(error).__name__}: {error}")
 
     def _end(self, reason: str | None) -> None:
         """The first to come decides whether and why the link is broken; a reason of None is a wanted end."""
         with self._lock:
             first, self._ending = not self._ending, True
             stream = self._stream
-        self._outgoing.put(_Close())
+        self._outgoing.append(_Close())
+        self._bell.ring()
         if stream is not None:
             stream.close()
         if first and reason is not None:

@@ -29,6 +29,10 @@ class Stream(Protocol):
         """Blocks until everything is handed to the network. `OSError` if the connection is gone."""
         ...
 
+    def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        """Hands over what the network takes at once, maybe nothing; returns the rest."""
+        ...
+
     def read_into(self, target: memoryview) -> None:
         """Fills `target`. `EOFError` if the peer has closed, `TimeoutError` if it was silent for too long."""
         ...
@@ -64,15 +68,14 @@ class PlainStream:
             self._send_some(buffers[start : start + _MAX_BUFFERS])
 
     def _send_some(self, buffers: Sequence[Buffer]) -> None:
-        sent = self._socket.sendmsg(buffers)
-        rest = [memoryview(buffer) for buffer in buffers if len(buffer)]
-        while True:
-            while rest and sent >= len(rest[0]):
-                sent -= len(rest.pop(0))
-            if not rest:
-                return
-            rest[0] = rest[0][sent:]
-            sent = self._socket.sendmsg(rest)
+        while buffers:
+            buffers = _left(buffers, self._socket.sendmsg(buffers))
+
+    def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        try:
+            return _left(buffers, self._socket.sendmsg(buffers[:_MAX_BUFFERS], (), socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return buffers
 
     def read_into(self, target: memoryview) -> None:
         _fill(self._reader, target)
@@ -99,6 +102,9 @@ class TlsStream:
             rest = memoryview(buffer)
             while rest:
                 rest = rest[self._send_some(rest) :]
+
+    def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        return buffers
 
     def _send_some(self, rest: memoryview) -> int:
         with self._lock:
@@ -168,6 +174,15 @@ def _fill(reader: io.BufferedIOBase, target: memoryview) -> None:
     filled = reader.readinto(target)
     if filled < len(target):
         raise EOFError("the peer closed the connection" + (" in the middle of a message" if filled else ""))
+
+
+def _left(buffers: Sequence[Buffer], sent: int) -> Sequence[Buffer]:
+    """What remains when so many bytes of them have been sent."""
+    for place, buffer in enumerate(buffers):
+        if sent < len(buffer):
+            return [memoryview(buffer)[sent:], *buffers[place + 1 :]]
+        sent -= len(buffer)
+    return ()
 
 
 def _shut(connected: socket.socket) -> None:

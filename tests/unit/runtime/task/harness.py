@@ -140,6 +140,8 @@ class Network:
     def grant(self, channel: ChannelId, limit: int) -> None:
         self.grants.setdefault(channel, deque()).append(limit)
 
+    def flush(self) -> None: ...
+
 
 @dataclass
 class Ack:
