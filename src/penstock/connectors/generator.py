@@ -10,6 +10,7 @@ ones behind go first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,9 +32,10 @@ Table = Callable[[Index], Any]
 DEFAULT_SPLITS = 128
 _MAX_SPLITS = 1 << 16
 _PART = "splits"
-_LEAST_PAUSE = 0.002
-"""Seconds between two batches of a rate-limited source: at high rates a batch per pause, not a batch per row, and not
-one for the few rows that fall due while the last one is made."""
+_BEAT = 0.003
+"""Seconds between two batches of a rate-limited source: at high rates a batch per beat, not a batch per row. All
+subtasks on a machine keep the same beat, so that none is ahead of the others in event time: windows wait for the
+slowest."""
 _BURST = 1.0
 """Seconds of its rate that a source which was held up may catch up at once."""
 
@@ -243,7 +245,9 @@ class _Allowance:
         self._tokens -= rows
 
     def pause(self) -> float:
-        """Until there is at least one row, and not so short that polling becomes the work; none while it is behind."""
-        if self._tokens > self._rate * _LEAST_PAUSE:
+        """Until the next beat at which there is at least one row; none while it is behind."""
+        if self._tokens > self._rate * _BEAT:
             return 0.0
-        return max(_LEAST_PAUSE, (1.0 - self._tokens) / self._rate)
+        now = self._clock.now()
+        due = now + max(0.0, (1.0 - self._tokens) / self._rate)
+        return math.floor(due / _BEAT + 1.0) * _BEAT - now

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from penstock.kernels.memory import word_at
+from penstock.kernels.memory import put_word, word_at
 from penstock.kernels.mixing import SEED, mix_word
 
 
@@ -90,6 +90,30 @@ def gather(values: NDArray[np.generic], rows: NDArray[np.integer]) -> NDArray[np
     for place in range(len(rows)):
         gathered[place] = values[np.uint64(rows[place])]  # unsigned: no row counts from the end
     return gathered
+
+
+@njit(nogil=True, cache=True)
+def gather_bytes(
+    offsets: NDArray[np.int64], data: NDArray[np.uint8], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """The byte strings of these rows, one after another, and where each begins and ends."""
+    places = np.empty(len(rows) + 1, np.int64)
+    place = 0
+    for row in range(len(rows)):
+        places[row] = place
+        place += offsets[rows[row] + 1] - offsets[rows[row]]
+    places[len(rows)] = place
+    # Eight bytes at a time, also where fewer are wanted: what follows is written over them.
+    gathered = np.empty(place + 8, np.uint8)
+    for row in range(len(rows)):
+        source, place, end = offsets[rows[row]], places[row], places[row + 1]
+        while place < end and source + 8 <= len(data):
+            put_word(gathered, place, word_at(data, source))
+            place, source = place + 8, source + 8
+        while place < end:
+            gathered[place] = data[source]
+            place, source = place + 1, source + 1
+    return places, gathered[: places[len(rows)]]
 
 
 @njit(nogil=True, cache=True)

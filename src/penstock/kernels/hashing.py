@@ -238,10 +238,11 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 def _bytes_words(column: pa.Array) -> Words:
     offsets, data = offsets_and_bytes(column)
+    if (kernels := compiled(len(column))) is not None:
+        return kernels.hash_bytes(read_only(offsets), read_only(data))
     lengths = np.diff(offsets)
     longest = int(lengths.max(initial=0)) // 8 + 1
-    kernels = compiled(len(column) if len(column) * longest <= _PADDED_WORDS_LIMIT else COMPILED_FROM_ROWS)
-    if kernels is not None:
+    if len(column) * longest > _PADDED_WORDS_LIMIT and (kernels := compiled(COMPILED_FROM_ROWS)) is not None:
         return kernels.hash_bytes(read_only(offsets), read_only(data))
     padded = np.zeros((len(column), longest * 8), np.uint8)
     inside = np.arange(longest * 8) < lengths[:, None]

@@ -1,9 +1,9 @@
-"""Three things that processors do in one instruction and Numba has no word for.
+"""Four things that processors do in one instruction and Numba has no word for.
 
 `prefetch` asks for memory to be brought near before it is needed, without effect on any result: a lookup in a large
 table waits for memory nearly all of its time, and where the addresses of many lookups are known ahead, the waits
-overlap. `word_at` reads eight bytes at once, wherever they lie. `publish` keeps what is written before it before
-what is written after it, in the eyes of other threads.
+overlap. `word_at` reads eight bytes at once, wherever they lie, and `put_word` writes them. `publish` keeps what is
+written before it before what is written after it, in the eyes of other threads.
 """
 
 from __future__ import annotations
@@ -51,6 +51,17 @@ def _word_at(typing: Any, array: Any, index: Any) -> Any:
     return types.uint64(array, index), generate
 
 
+def _put_word(typing: Any, array: Any, index: Any, word: Any) -> Any:
+    """`put_word(bytes, index, word)`: puts its eight bytes there, the lowest first. All must be within the array."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = ir.IntType(64).as_pointer()
+        builder.store(arguments[2], _address(context, builder, signature, arguments, pointer), align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, index, types.uint64), generate
+
+
 def _publish(typing: Any) -> Any:
     """`publish()`: what was written so far is seen by whoever sees anything that is written later."""
 
@@ -63,4 +74,5 @@ def _publish(typing: Any) -> Any:
 
 prefetch: Any = intrinsic(_prefetch)
 publish: Any = intrinsic(_publish)
+put_word: Any = intrinsic(_put_word)
 word_at: Any = intrinsic(_word_at)

@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.kernels.gathering import taken
 from penstock.operators.aggregation.accumulator import Accumulator
 from penstock.operators.aggregation.declare import Aggregate
 from penstock.operators.aggregation.numbers import NumberAccumulator, NumberKind
@@ -123,7 +122,7 @@ class AggregatesCombiner:
             accumulator = aggregate.accumulator(self._input)
             accumulator.add(batch, places, groups)
             results.append(accumulator.results(slice(0, groups)))
-        return self._made([taken(column, found.first_rows) for column in key_columns], results)
+        return self._made([found.of_keys(column) for column in key_columns], results)
 
     def _learn(self, keys_per_row: float) -> None:
         if self._when is Combine.AUTO:

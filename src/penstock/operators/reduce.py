@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.kernels.gathering import taken
 from penstock.operators.aggregation.declare import Aggregate
 from penstock.operators.aggregation.table import AggregateTable, described, result_fields
 from penstock.operators.base import Collector, Operator, OperatorContext
@@ -79,12 +78,12 @@ class ReduceOperator(Operator):
         key_columns = [batch.column(name) for name in self._columns.names]
         if self._output is Output.UPDATES:
             found, results = self._table.find_add_and_tell(batch, key_columns)
-            keys = [taken(column, found.first_rows) for column in key_columns]
+            keys = [found.of_keys(column) for column in key_columns]
             out.emit(pa.RecordBatch.from_arrays([*keys, *results], schema=self._schema))
             return
         known = len(self._table)
         found = self._table.find(key_columns)
-        keys = [taken(column, found.first_rows) for column in key_columns]
+        keys = [found.of_keys(column) for column in key_columns]
         updated = found.slots[found.first_rows]
         old = updated < known
         before = self._table.results(updated[old])

@@ -6,6 +6,7 @@ links wait a thousand times a second.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 
@@ -17,10 +18,8 @@ class Bell:
     def ring(self) -> None:
         """Ends the wait that is on, or the next one. Any number of rings before it count as one."""
         if self._silent.locked():
-            try:
+            with contextlib.suppress(RuntimeError):  # another ring came in between
                 self._silent.release()
-            except RuntimeError:  # another ring came in between
-                pass
 
     def clear(self) -> None:
         """Forgets rings."""

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.kernels.gathering import taken
 from penstock.kernels.loading import compiled
 from penstock.state.keys import Key, KeyColumns
 from penstock.state.keywords import has_nulls
@@ -41,6 +42,10 @@ class Found:
     """Where each of these keys occurs first."""
     places: npt.NDArray[np.int32]
     """Of every row: which of `first_rows` has its key."""
+
+    def of_keys(self, column: pa.Array) -> pa.Array:
+        """What a column of the rows has in `first_rows`."""
+        return column if len(self.first_rows) == len(self.slots) else taken(column, self.first_rows)
 
 
 class KeyIndex(Protocol):

@@ -24,6 +24,9 @@ def columns() -> list[pa.Array]:
         pa.array(numbers % 2 == 0),
         pa.array([n if n % 5 else None for n in numbers.tolist()]),
         pa.array([f"word {n}" for n in numbers.tolist()]),
+        pa.array(["x" * (n % 23) for n in numbers.tolist()], pa.large_string()),
+        pa.array([bytes(n % 9) for n in numbers.tolist()]),
+        pa.array(["word" if n % 5 else None for n in numbers.tolist()], pa.string()),
         pa.array([[n] for n in numbers.tolist()]),
     ]
 
