@@ -167,6 +167,16 @@ class HashIndex:
                 hashes = self._kernels.hash_keys(known.words, known.offsets, known.data)
                 self._kernels.enter_slots(self._table, hashes, begin)
 
+    @property
+    def capacity(self) -> int:
+        return len(self._records)
+
+    def clear(self) -> None:
+        """Forgets all keys; nothing that was captured may be read any more."""
+        self._table[:] = 0
+        self._count = self._used = self._call = self._since = self._pictured = 0
+        self._log, self._touched = None, Touched()
+
     def _empty_table(self, keys: int) -> npt.NDArray[np.uint32]:
         size = _power_of_two(keys)
         places = size if keys <= self._kernels.room(size) else 2 * size

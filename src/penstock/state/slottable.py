@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from penstock.core.ids import Cut
 from penstock.state.captures import Captures
+from penstock.state.hashindex import HashIndex
 from penstock.state.index import DictIndex, Found, KeyIndex, Slots, suited_index
 from penstock.state.keys import KeyColumns
 from penstock.state.tables import Rows
@@ -29,6 +30,8 @@ Array = npt.NDArray[Any]
 
 
 _NONE: Final = np.empty(0, np.int32)
+_MOST_FORGOTTEN: Final = 1 << 16
+"""A table with room for more keys is not used again."""
 
 
 class SlotValues(Protocol):
@@ -96,6 +99,7 @@ class SlotTable:
         """Up to each cut, the slots that were touched since the one before it; none before the floor."""
         self._floor = Cut(0)
         self._captures = Captures()
+        self._was_captured = False
 
     @property
     def _index(self) -> KeyIndex:
@@ -137,6 +141,7 @@ class SlotTable:
 
     def keys_reader(self) -> Callable[[Slots], list[pa.Array]]:
         """`keys_of` the slots that are in use now; to be called later, on any thread."""
+        self._was_captured = True
         return self._index.captured()
 
     def touch(self, slots: Slots) -> None:
@@ -153,6 +158,16 @@ class SlotTable:
         self._index.expect(keys)
         for values in self._values.values():
             values.expect(keys)
+
+    def forget_keys(self) -> bool:
+        """Gets ready for other keys, which costs less than a new table does; the values are for their owners to clear.
+        Returns whether it has: a large one would keep its memory, and what was captured may still be read."""
+        index = self._index
+        if self._was_captured or not isinstance(index, HashIndex) or index.capacity > _MOST_FORGOTTEN:
+            return False
+        index.clear()
+        self._noted, self._touched, self._floor = np.zeros(0, np.bool_), [], Cut(0)
+        return True
 
     # ---- captures ----
     def mark(self, cut: Cut, floor: Cut) -> None:
@@ -195,6 +210,7 @@ class SlotTable:
 
     def section(self, slots: Numbers | Slots | None) -> Section:
         """Of some slots, or of all, as they are now."""
+        self._was_captured = True
         arrays = [values.arrays for values in self._values.values()]
         read = self._captures.reader([array for own in arrays for array in own], slots, len(self))
         words = self._index.captured_payload(slots) if self._words else None

@@ -57,6 +57,11 @@ class Accumulator(ABC):
     def reset(self, slots: Slots) -> None:
         """Nothing has been added to these slots."""
 
+    def clear(self, keys: int) -> bool:
+        """Nothing has been added to any slot, of which so many were in use. Returns whether that could be done in less
+        time than a new one takes."""
+        return False
+
     @abstractmethod
     def results(self, slots: Slots | slice) -> pa.Array:
         """The results of some slots; shares no memory with the accumulator."""

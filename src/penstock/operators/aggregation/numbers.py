@@ -161,6 +161,12 @@ class NumberAccumulator(Accumulator):
         if self._seen is not None:
             self._seen[slots] = False
 
+    def clear(self, keys: int) -> bool:
+        if self._own is not None:
+            self._own[:keys] = self._neutral
+        self._seen, self._used = None, 0
+        return True
+
     def results(self, slots: Slots | slice) -> pa.Array:
         values = self._values[slots]
         if isinstance(slots, slice):

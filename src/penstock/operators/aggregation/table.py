@@ -93,6 +93,11 @@ class AggregateTable(SlotTable):
         for accumulator in self.accumulators.values():
             accumulator.reset(slots)
 
+    def clear(self) -> bool:
+        """Gets ready for other keys; returns whether it has (see `forget_keys`)."""
+        keys = len(self)
+        return all(accumulator.clear(keys) for accumulator in self.accumulators.values()) and self.forget_keys()
+
     def results(self, slots: Slots | slice) -> list[pa.Array]:
         return [accumulator.results(slots) for accumulator in self.accumulators.values()]
 

@@ -33,6 +33,7 @@ from penstock.state.tables import GROUP_COLUMN, Rows, encode_rows, key_columns_o
 PART: Final = "windows"
 _KIND: Final = "windows"
 _PANE: Final = "pane"
+_SPARE: Final = 16
 
 Keeps = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int32]], npt.NDArray[np.bool_]]
 """Of starts of panes and key groups: which are still needed."""
@@ -51,6 +52,8 @@ class Panes:
         """In their order: what comes next, and what is over, is found without looking at all panes."""
         self._last_size = 0
         """Of the pane that was dropped last: about what a new one will need."""
+        self._spare: list[AggregateTable] = []
+        """Of panes that were dropped, to be used again: short windows come by the hundred in a second."""
 
     def own(self, key_groups: KeyGroupRange, total_groups: int) -> None:
         """Says which keys will come; before anything else."""
@@ -71,7 +74,7 @@ class Panes:
         """A new one, if there is none."""
         table = self._tables.get(start)
         if table is None:
-            table = self._tables[start] = self._new_table()
+            table = self._tables[start] = self._spare.pop() if self._spare else self._new_table()
             insort(self._starts, start)
             if self._last_size > 0:
                 table.expect(self._last_size)
@@ -90,7 +93,10 @@ class Panes:
         place = bisect_right(self._starts, last, key=by)
         dropped, self._starts = self._starts[:place], self._starts[place:]
         for start in dropped:
-            self._last_size = len(self._tables.pop(start))
+            table = self._tables.pop(start)
+            self._last_size = len(table)
+            if len(self._spare) < _SPARE and table.clear():
+                self._spare.append(table)
         return dropped
 
     def merged(self, starts: Iterable[int]) -> AggregateTable:
