@@ -46,7 +46,7 @@ class ControlClient:
 
     def send(self, message: ToMaster) -> None:
         """Never blocks."""
-        self._link.post(framing.encode(message))
+        self._link.send(framing.encode(message))
 
     def close(self) -> None:
         self._link.close(flush=1.0)

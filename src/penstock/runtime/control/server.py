@@ -67,7 +67,7 @@ class ControlServer:
         with self._lock:
             link = self._links.get(worker)
         if link is not None:
-            link.post(framing.encode(message))
+            link.send(framing.encode(message))
 
     def disconnect(self, worker: WorkerId) -> None:
         """Ends the connection without a `lost`."""

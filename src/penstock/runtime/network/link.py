@@ -43,11 +43,11 @@ class Link(Generic[Item]):
         broken: Callable[[str], None],
         heartbeat: tuple[float, Item] | None = None,
     ):
-        """All callables run on the link's own threads, `encode` and `broken` also on those that flush; `connected` and
-        `broken` must return soon.
+        """All callables run on the link's own threads, `encode` also on those that flush; `connected` and `broken` must
+        return soon.
 
         `encode` makes a posted item into bytes, `read_one` reads one message and deals with it; both may raise.
-        `heartbeat`: after so many seconds in which nothing was posted, that item is sent.
+        `heartbeat`: after so many seconds in which the writing thread had nothing to do, that item is sent.
         """
         self.name = name
         self._encode = encode
@@ -81,6 +81,11 @@ class Link(Generic[Item]):
         self._outgoing.append(item)
         self._bell.ring()
 
+    def send(self, item: Item) -> None:
+        """Posts it and sends it at once, if it can."""
+        self._outgoing.append(item)
+        self.flush()
+
     def leave(self, item: Item) -> None:
         """Posts it with the next `flush`, or before."""
         self._outgoing.append(item)
@@ -92,9 +97,10 @@ class Link(Generic[Item]):
             return
         try:
             while self._stream is not None and not self._rest and (buffers := self._next_bunch()):
+                self._rest = buffers
                 self._rest = self._stream.send_now(buffers)
-        except Exception as error:
-            self._fail(error)
+        except Exception as error:  # the writing thread meets it as well, and reports it
+            _LOG.debug("%s: cannot send at once: %s", self.name, error)
         finally:
             self._turn.release()
         if self._rest or self._outgoing:
@@ -147,8 +153,11 @@ class Link(Generic[Item]):
                 if not self._bell.wait(None if self._heartbeat is None else self._heartbeat[0]):
                     assert self._heartbeat is not None
                     self._outgoing.append(self._heartbeat[1])
+        except OSError as error:
+            self._end(str(error))
         except Exception as error:
-            self._fail(error)
+            _LOG.exception("%s: cannot send", self.name)
+            self._end(f"{type(error).__name__}: {error}")
 
     def _send_all(self) -> bool:
         """Returns whether there may be more later."""
@@ -173,13 +182,6 @@ class Link(Generic[Item]):
             buffers.extend(encoded)
             size += sum(map(len, encoded))
         return buffers
-
-    def _fail(self, error: Exception) -> None:
-        if isinstance(error, OSError):
-            self._end(str(error))
-        else:
-            _LOG.error("%s: cannot send", self.name, exc_info=error)
-            self._end(f"{type(error).__name__}: {error}")
 
     def _end(self, reason: str | None) -> None:
         """The first to come decides whether and why the link is broken; a reason of None is a wanted end."""

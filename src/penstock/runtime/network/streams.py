@@ -61,6 +61,10 @@ class PlainStream:
     def __init__(self, connected: socket.socket, silence: float | None):
         connected.settimeout(silence)
         self._socket = connected
+        self._room: select.poll | None = None
+        if silence is not None:
+            self._room = select.poll()
+            self._room.register(connected, select.POLLOUT)
         self._reader = io.BufferedReader(socket.SocketIO(connected, "r"), _READ_BUFFER)
 
     def send(self, buffers: Sequence[Buffer]) -> None:
@@ -72,6 +76,8 @@ class PlainStream:
             buffers = _left(buffers, self._socket.sendmsg(buffers))
 
     def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        if self._room is not None and not self._room.poll(0):
+            return buffers  # with a timeout set, Python itself would wait for that long, whatever the flag says
         try:
             return _left(buffers, self._socket.sendmsg(buffers[:_MAX_BUFFERS], (), socket.MSG_DONTWAIT))
         except BlockingIOError:
