@@ -130,26 +130,58 @@ class _Chain:
     uid: Uid
     state: LoggedState
     layers: list[Layer] = field(default_factory=list)
+    """Added to at the end; otherwise `replace` is called."""
     rewriting: Layer | None = None
+    # Of the first layers, which may be hundreds, it is known what became of them: none is looked at again.
+    _settled: int = 0
+    """How many are durable."""
+    _published: int = 0
+    """How many are published."""
+    _bytes: int = 0
+    """Of those that are durable, but for the base."""
+    _inlined: int = 0
+    """Of these and the base, the bytes that have no file."""
 
     @property
     def place(self) -> tuple[Uid, str]:
         return self.uid, self.state.name
 
+    def replace(self, layers: list[Layer]) -> None:
+        self.layers = layers
+        self._settled = self._published = self._bytes = self._inlined = 0
+
+    def _look(self) -> None:
+        layers = self.layers
+        while self._settled < len(layers) and layers[self._settled].durable:
+            layer = layers[self._settled]
+            self._bytes += layer.bytes if self._settled else 0
+            self._inlined += sum(handle.length for handle in layer.handles if handle.inline is not None)
+            self._settled += 1
+        while self._published < len(layers) and layers[self._published].published:
+            self._published += 1
+
     def floor(self, now: Cut) -> Cut:
         """No changes since an earlier cut will be asked for: up to here everything is durable, or there is nothing."""
-        floor = self.layers[0].cut if self.layers else now
-        for layer in self.layers:
-            if not layer.durable:
-                break
-            floor = layer.cut
-        return floor
+        self._look()
+        return self.layers[max(0, self._settled - 1)].cut if self.layers else now
 
     def is_long(self, settings: LayerSettings) -> bool:
-        base, *changes = self.layers
         if len(self.layers) >= settings.most:
             return True
-        return base.durable and sum(layer.bytes for layer in changes if layer.durable) > settings.share * base.bytes
+        self._look()
+        return self._settled > 0 and self._bytes > settings.share * self.layers[0].bytes
+
+    @property
+    def inlined(self) -> int:
+        """Bytes that every checkpoint's metadata repeats."""
+        self._look()
+        return self._inlined
+
+    @property
+    def unpublished(self) -> list[Layer]:
+        """Those that no complete checkpoint names all of; the last ones, mostly."""
+        self._look()
+        return [layer for layer in self.layers[self._published :] if not layer.published]
 
     @property
     def all_layers(self) -> list[Layer]:
@@ -161,14 +193,14 @@ class _Chain:
         if rewritten is not None and rewritten.durable:
             self.rewriting = None
             if self.layers and rewritten.cut >= self.layers[0].cut:
-                self.layers = [rewritten, *(layer for layer in self.layers if layer.cut > rewritten.cut)]
+                self.replace([rewritten, *(layer for layer in self.layers if layer.cut > rewritten.cut)])
 
     def failed(self, write: Write) -> None:
         if self.rewriting is not None and write in self.rewriting.writes:
             self.rewriting = None
         for place, layer in enumerate(self.layers):
             if write in layer.writes:
-                del self.layers[place:]
+                self.replace(self.layers[:place])
                 return
 
 
@@ -179,16 +211,18 @@ class Captured:
     chains: Sequence[Sequence[Layer]]
     own: Write | None
     """None: there was nothing to write."""
+    layered: frozenset[Write]
+    """Those of the layers that no complete checkpoint named at the capture."""
 
     @property
     def writes(self) -> set[Write]:
-        """Those that no complete checkpoint names."""
-        layered = {write for layers in self.chains for layer in layers if not layer.published for write in layer.writes}
+        """Those that no complete checkpoint names, and its own."""
+        layered = {write for write in self.layered if not write.published}
         return layered if self.own is None else layered | {self.own}
 
     def handles(self) -> list[PartHandle]:
         """All parts, once they are durable."""
-        logged = {layer.place for layers in self.chains for layer in layers}
+        logged = {layers[0].place for layers in self.chains if layers}
         others = () if self.own is None else self.own.handles
         return [
             *(handle for handle in others if (handle.uid, handle.name) not in logged),
@@ -236,13 +270,16 @@ class StateLog:
         self._mark()
         if purpose is Purpose.SAVEPOINT:
             chains = [[self._whole(chain, write, parts, portable=True)] for chain in self._chains]
+            unpublished = [layer for layers in chains for layer in layers if not layer.published]
         else:
             for chain in self._chains:
                 self._extend(chain, write, parts)
                 if self._must_rewrite(chain):
                     chain.rewriting = self._whole(chain, rewrite, rewritten)
             chains = [list(chain.layers) for chain in self._chains]
-        captured = Captured(chains, self._start(write, parts))
+            unpublished = [layer for chain in self._chains for layer in chain.unpublished]
+        layered = frozenset(write for layer in unpublished for write in layer.writes)
+        captured = Captured(chains, self._start(write, parts), layered)
         self._start(rewrite, rewritten)
         self._open[checkpoint] = captured
         return captured
@@ -285,7 +322,7 @@ class StateLog:
             return
         if last is None or changed is None or state.size < settings.small or changed > settings.worth * state.size:
             if not flush:
-                chain.layers = [self._whole(chain, write, parts)]
+                chain.replace([self._whole(chain, write, parts)])
             return
         parts.add(chain, CapturedPart(state.name, PartKind.KEYED, state.changes(last), state.key_groups))
         number = chain.layers[-1].number + 1
@@ -312,14 +349,9 @@ class StateLog:
             self._writer.skip(write.id)
             return None
         self._writes[write.id] = write
-        self._writer.write(write.id, parts.by_uid, inline=self._inlined < _INLINED * self._settings.inline)
+        inlined = sum(chain.inlined for chain in self._chains)
+        self._writer.write(write.id, parts.by_uid, inline=inlined < _INLINED * self._settings.inline)
         return write
-
-    @property
-    def _inlined(self) -> int:
-        """Bytes that every checkpoint's metadata repeats."""
-        layers = (layer for chain in self._chains for layer in chain.layers if layer.durable)
-        return sum(handle.length for layer in layers for handle in layer.handles if handle.inline is not None)
 
     # ---- what became of them ----
     def written(self, id: WriteId, handles: Sequence[PartHandle], seconds: float) -> None:
@@ -352,7 +384,8 @@ class StateLog:
 
     def _tidy(self) -> None:
         """Removes what nobody will ever name."""
-        unpublished = (layer for chain in self._chains for layer in chain.all_layers if not layer.published)
+        unpublished = [layer for chain in self._chains for layer in chain.unpublished]
+        unpublished += [chain.rewriting for chain in self._chains if chain.rewriting is not None]
         needed = {write for layer in unpublished for write in layer.writes}
         needed.update(write for captured in self._open.values() for write in captured.writes)
         for write in [write for write in self._writes.values() if write.progress is Progress.DURABLE]:
