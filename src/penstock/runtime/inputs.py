@@ -10,8 +10,9 @@ Recovered rows were preloaded into the queue from a checkpoint and are no rows o
 counted in `processed` when they are, and taken off here: as long as they lie in the queue they use up the channel's
 share, and once they are gone the accounts are as if they had never been. A channel with more recovered rows than
 its share gets its first grant when enough of them are processed, which needs nobody's help, so nothing can lock up.
-A new limit is announced when it is at least a quarter of the share above the last one. When the sender has used up
-its limit and all its rows are processed, it is a whole share above.
+A new limit is announced when it is at least half the share above the last one: every announcement wakes the sender,
+and what it may send in one piece is worked on in one go. When the sender has used up its limit and all its rows are
+processed, it is a whole share above.
 
 Recovered channels hold what was in flight on former channels, at another parallelism. They are here from the start,
 with all that they will ever hold, go before all others, and end like any channel: until then no other channel is
@@ -230,7 +231,7 @@ class Inputs:
 
     def _grant(self, channel: InputChannel) -> None:
         limit = channel.consumed - channel.recovered + self._share
-        if not channel.ended and limit - channel.granted >= max(1, self._share // 4):
+        if not channel.ended and limit - channel.granted >= max(1, self._share // 2):
             channel.granted = limit
             self._transport.grant(channel.id, limit)
 

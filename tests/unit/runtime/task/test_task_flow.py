@@ -100,16 +100,16 @@ def test_the_first_step_grants_every_channel_its_share() -> None:
     assert lone.granted(B) == [50]
 
 
-def test_a_grant_follows_when_a_quarter_of_the_share_is_free() -> None:
+def test_a_grant_follows_when_half_of_the_share_is_free() -> None:
     lone = Lone(Pass, settings=in_flight(100))
     lone.step()
     lone.granted(A)
-    lone.arrives(A, rows(0, range(11)))
+    lone.arrives(A, rows(0, range(24)))
     lone.run()
     assert lone.granted(A) == []
-    lone.arrives(A, rows(0, [11]))
+    lone.arrives(A, rows(0, [24]))
     lone.run()
-    assert lone.granted(A) == [62]
+    assert lone.granted(A) == [75]
 
 
 def test_a_channel_that_has_ended_leaves_its_share_to_the_others() -> None:
@@ -128,8 +128,8 @@ def test_capacity_follows_the_measured_rate() -> None:
     lone.operator.clock = lone.clock  # type: ignore[attr-defined]
     lone.arrives(A, rows(0, range(20_000))).arrives(B, EndOfData())
     lone.run()
-    # 10,000 rows/s for 0.2 s; the last quarter of it may not have been announced yet.
-    assert 20_000 + 1450 < lone.granted(A)[-1] < 20_000 + 2050
+    # 10,000 rows/s for 0.2 s; the last half of it may not have been announced yet.
+    assert 20_000 + 950 < lone.granted(A)[-1] < 20_000 + 2050
 
 
 def test_rows_leave_only_within_the_grant() -> None:
