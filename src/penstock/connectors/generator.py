@@ -201,7 +201,7 @@ class _GeneratorOperator(SourceOperator):
         def encode() -> Sequence[Buffer]:
             return (msgspec.msgpack.encode(positions),)
 
-        return OperatorSnapshot((CapturedPart(_PART, PartKind.UNION, encode),))
+        return OperatorSnapshot((CapturedPart(_PART, PartKind.UNION, encode, small=True),))
 
 
 def _restored(source: Generator, own: Index, parts: Sequence[RestoredPart]) -> tuple[Index, Index]:

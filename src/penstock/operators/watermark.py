@@ -146,7 +146,7 @@ class WatermarkOperator(Operator):
 
     def snapshot(self, barrier: Barrier) -> OperatorSnapshot:
         state = _STATE.pack(_VERSION, self._parallelism, self._watermark)
-        return OperatorSnapshot((CapturedPart(_PART, PartKind.UNION, lambda: (state,)),))
+        return OperatorSnapshot((CapturedPart(_PART, PartKind.UNION, lambda: (state,), small=True),))
 
 
 def latest_ms(column: pa.Array) -> int | None:

@@ -32,6 +32,8 @@ class _Step:
     doing: str
     calls: Mapping[Uid, Callable[[], None]]
     then: Callable[[], None]
+    nothing: bool = False
+    """It is a commit of nothing, as most are where checkpoints are frequent."""
     retry: Retry = field(default_factory=lambda: Retry(COMMIT_RETRIES))
 
     def run(self) -> None:
@@ -68,7 +70,7 @@ class Commits:
             for uid, prepared in committables.items()
             if prepared
         }
-        self._add(_Step(f"committing checkpoint {checkpoint}", calls, then))
+        self._add(_Step(f"committing checkpoint {checkpoint}", calls, then, nothing=not calls))
 
     def recover(
         self,
@@ -104,11 +106,21 @@ class Commits:
         self._add(_Step("closing", {uid: committer.close for uid, committer in self._committers.items()}, then))
 
     def tick(self) -> None:
+        while self._has_nothing_to_do:
+            self._steps.popleft().then()
+        self._run_next()
         if self._steps and self._steps[0].retry.take(self._clock.now()):
             self._run(self._steps[0])
 
     def next_wake(self) -> float | None:
+        if self._has_nothing_to_do:
+            return 0.0
         return self._steps[0].retry.due if self._steps else None
+
+    @property
+    def _has_nothing_to_do(self) -> bool:
+        """Whether the next step is a commit of nothing: the next tick has done with it, and no other thread is woken."""
+        return bool(self._steps) and self._running is None and self._steps[0].nothing
 
     def _add(self, step: _Step) -> None:
         self._steps.append(step)
@@ -116,6 +128,8 @@ class Commits:
 
     def _run_next(self) -> None:
         """Committers are never called twice at once, not even to close them."""
+        if self._has_nothing_to_do:
+            return
         if self._steps and self._running is None and self._steps[0].retry.due is None:
             self._run(self._steps[0])
 

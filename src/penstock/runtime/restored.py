@@ -94,7 +94,7 @@ class TaskMemory(msgspec.Struct, frozen=True):
     def capture(self) -> list[CapturedPart]:
         if self == _NOTHING:
             return []
-        return [CapturedPart(MEMORY_PART, PartKind.LIST, lambda: [msgspec.json.encode(self)])]
+        return [CapturedPart(MEMORY_PART, PartKind.LIST, lambda: [msgspec.json.encode(self)], small=True)]
 
     @classmethod
     def of(cls, drained: bool, time: int, channels: Mapping[ChannelId, tuple[int, bool]]) -> TaskMemory:

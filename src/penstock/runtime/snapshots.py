@@ -28,6 +28,7 @@ from penstock.store.layout import data_path, shared_path
 from penstock.store.parts import EncodedParts, LargeParts, encode_parts
 
 _LOG: Final = logging.getLogger(__name__)
+_Submit = Callable[[Callable[[], None]], None]
 _SHARED: Final = (STATE, CHANNELS)
 """Tickets under which every subtask of a worker writes something, or says that it has nothing to write."""
 
@@ -79,7 +80,10 @@ class PooledSnapshotWriter:
 
     def write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]], inline: bool = True) -> None:
         most = self._around.settings.inline if inline else 0
-        self._around.pool.submit(lambda: self._write(write, parts, most))
+        if most and all(part.small for own in parts.values() for part in own):
+            self._write(write, parts, most, self._around.pool.submit)
+        else:
+            self._around.pool.submit(lambda: self._write(write, parts, most, _at_once))
 
     def skip(self, write: WriteId) -> None:
         if write.ticket in _SHARED:
@@ -96,7 +100,10 @@ class PooledSnapshotWriter:
         if write.ticket in _SHARED:
             around.sharing.drop(write, self._subtask)
 
-    def _write(self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]], inline: int) -> None:
+    def _write(
+        self, write: WriteId, parts: Mapping[Uid, Sequence[CapturedPart]], inline: int, blocking: _Submit
+    ) -> None:
+        """`blocking` does what may take its time."""
         around, settings = self._around, self._around.settings
         if write in self._dropped:
             return
@@ -111,13 +118,19 @@ class PooledSnapshotWriter:
             if isinstance(encoded, EncodedParts):
                 self._put(Written(write, encoded.inlined(), around.clock.now() - began))
             else:
-                self._write_own(write, encoded, began)
+                large = encoded
+                blocking(lambda: self._write_own(write, large, began))
         except Exception as error:
-            _LOG.warning("%s could not write its part of checkpoint %d", self._subtask, write.checkpoint, exc_info=True)
             self.skip(write)
             self._failed(write, error)
 
     def _write_own(self, write: WriteId, encoded: LargeParts, began: float) -> None:
+        try:
+            self._write_file(write, encoded, began)
+        except Exception as error:
+            self._failed(write, error)
+
+    def _write_file(self, write: WriteId, encoded: LargeParts, began: float) -> None:
         around = self._around
         path = data_path(write.checkpoint, around.generation, around.attempt, self._subtask, write.ticket)
         handles = encoded.write(around.files, path)
@@ -135,6 +148,7 @@ class PooledSnapshotWriter:
         )
 
     def _failed(self, write: WriteId, error: Exception) -> None:
+        _LOG.warning("%s could not write its part of checkpoint %d", self._subtask, write.checkpoint, exc_info=error)
         self._put(WriteFailed(write, f"{type(error).__name__}: {error}"))
 
     def _keep(self, write: WriteId, path: str) -> bool:
@@ -146,9 +160,15 @@ class PooledSnapshotWriter:
             return True
 
     def _forget_old(self, newest: CheckpointId) -> None:
+        if len(self._dropped) + len(self._written) < 2 * REMEMBERED:
+            return  # there is time until it is worth looking through
         oldest = newest - REMEMBERED
         self._dropped = {write for write in self._dropped if write.checkpoint > oldest}
         self._written = {write: path for write, path in self._written.items() if write.checkpoint > oldest}
+
+
+def _at_once(job: Callable[[], None]) -> None:
+    job()
 
 
 class NoSnapshots:

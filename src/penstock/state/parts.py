@@ -48,6 +48,8 @@ class CapturedPart:
     key_groups: KeyGroupRange | None = None
     channel: ChannelId | None = None
     piece: str = ""
+    small: bool = False
+    """A few bytes, encoded sooner than another thread could be woken for it: that may be done on the task's thread."""
 
 
 @dataclass(frozen=True, slots=True)

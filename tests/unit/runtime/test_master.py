@@ -550,7 +550,7 @@ def test_without_checkpoints_a_failed_attempt_leaves_nothing_and_the_next_begins
     job.settle()
     job.idle("a", "b").ready()
     job.finish_all()
-    job.settle()
+    job.pass_time(0)
     assert job.outcome is not None and job.outcome.state is JobState.FINISHED and job.sink.committed == {}
     assert [call[:3] for call in job.sink.calls] == [("recover", None, 1), ("recover", None, 2)]
 

@@ -20,15 +20,15 @@ from penstock.store.local import LocalFiles
 from penstock.store.parts import reader
 
 UID = Uid("sums")
+ONLY_FILES = LayerSettings(inline=0, shared=0)
 
 
 class Rig:
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, settings: LayerSettings = ONLY_FILES):
         self.pool = Pool("snapshots", 1)
         self.files = LocalFiles(str(directory))
         self.notes: queue.SimpleQueue[Note] = queue.SimpleQueue()
         subtask = SubtaskId(ChainId("sums"), 1)
-        settings = LayerSettings(inline=0, shared=0)
         around = AttemptFiles.of(self.files, self.pool, SystemClock(), Generation(2), Attempt(5), settings, [subtask])
         self.writer = PooledSnapshotWriter(around, subtask, self.notes.put)
 
@@ -137,3 +137,43 @@ def test_a_pool_says_when_a_job_does_not_end_in_time() -> None:
     gate.open.set()
     assert pool.close(10)
     assert not dropped.is_set()
+
+
+@pytest.fixture
+def inlining(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path, LayerSettings(inline=8, shared=16))
+    yield made
+    assert made.pool.close(10)
+
+
+def small(content: bytes) -> CapturedPart:
+    return CapturedPart("position", PartKind.LIST, lambda: [content], small=True)
+
+
+def test_small_parts_are_there_at_once_though_the_pool_is_busy(inlining: Rig) -> None:
+    gate = Gate()
+    inlining.pool.submit(lambda: list(gate.part().encode()).clear())
+    assert gate.reached.wait(10)
+    inlining.writer.write(WriteId(CheckpointId(7), 0), {UID: [small(b"few")]})
+    written = inlining.notes.get_nowait()
+    gate.open.set()
+    assert isinstance(written, Written)
+    assert [handle.inline for handle in written.handles] == [b"few"]
+
+
+@pytest.mark.parametrize("length", [12, 100])
+def test_parts_that_are_not_so_small_after_all_become_files(inlining: Rig, length: int) -> None:
+    content = bytes(range(length))
+    inlining.writer.write(WriteId(CheckpointId(7), 0), {UID: [small(content)]})
+    written = inlining.next()
+    assert isinstance(written, Written)
+    assert [bytes(reader(inlining.files, "checkpoints/7", handle)()) for handle in written.handles] == [content]
+
+
+def test_a_small_part_that_cannot_be_encoded_fails_its_write(inlining: Rig) -> None:
+    def broken() -> Sequence[Buffer]:
+        raise ValueError("no position")
+
+    inlining.writer.write(WriteId(CheckpointId(7), 0), {UID: [CapturedPart("p", PartKind.LIST, broken, small=True)]})
+    failed = inlining.next()
+    assert isinstance(failed, WriteFailed) and "no position" in failed.error
