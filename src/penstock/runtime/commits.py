@@ -119,7 +119,7 @@ class Commits:
 
     @property
     def _has_nothing_to_do(self) -> bool:
-        """Whether the next step is a commit of nothing: the next tick has done with it, and no other thread is woken."""
+        """Whether the next step is a commit of nothing: the next tick is done with it, and wakes no other thread."""
         return bool(self._steps) and self._running is None and self._steps[0].nothing
 
     def _add(self, step: _Step) -> None:
