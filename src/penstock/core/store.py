@@ -115,7 +115,13 @@ class Log:
         return None
 
     def with_entry(self, entry: LogEntry) -> Log:
-        return read_log([*(known for known in self.entries if known.number >= entry.oldest), entry])
+        """What is known was checked when it was read: only whether the new one follows is not."""
+        first = self.entries[0].number if self.entries else entry.number
+        kept = self.entries[max(0, entry.oldest - first) :]
+        if not kept or kept[0].number != entry.oldest or kept[-1].number + 1 != entry.number:
+            return read_log([*kept, entry])
+        _check_generations(kept[-1], entry)
+        return Log((*kept, entry))
 
 
 def counting(numbers: Collection[int], last: LogEntry) -> range:
@@ -135,18 +141,20 @@ def read_log(entries: Iterable[LogEntry]) -> Log:
     wanted = counting([entry.number for entry in ordered], ordered[-1])
     kept = tuple(entry for entry in ordered if entry.number in wanted)
     for before, after in pairwise(kept):
-        rises = (
-            after.generation > before.generation
-            if isinstance(after, Claimed)
-            else after.generation == before.generation
-        )
-        if not rises:
-            raise DamagedLog(
-                after.number,
-                f"log entry {after.number} is of generation {after.generation}, which cannot follow "
-                f"generation {before.generation} of entry {before.number}",
-            )
+        _check_generations(before, after)
     return Log(kept)
+
+
+def _check_generations(before: LogEntry, after: LogEntry) -> None:
+    rises = (
+        after.generation > before.generation if isinstance(after, Claimed) else after.generation == before.generation
+    )
+    if not rises:
+        raise DamagedLog(
+            after.number,
+            f"log entry {after.number} is of generation {after.generation}, which cannot follow "
+            f"generation {before.generation} of entry {before.number}",
+        )
 
 
 def claim(log: Log, existing: Collection[str]) -> Claimed:
@@ -181,8 +189,10 @@ def _oldest(log: Log, existing: Collection[str], number: int) -> int:
     """From where on entries count: the oldest completion whose metadata is still there. The newest one always counts,
     even if its metadata got lost: a restore must stumble over that, not overlook it."""
     newest = log.newest
-    needed = (entry.number for entry in log.completions if entry is newest or entry.metadata in existing)
-    return next(needed, number)
+    for entry in log.entries:
+        if isinstance(entry, Completed) and (entry is newest or entry.metadata in existing):
+            return entry.number
+    return number
 
 
 def check_owner(log: Log, generation: Generation) -> None:
