@@ -73,9 +73,9 @@ class MetadataWriter:
         rest.add(subtask.handles[len(run.handles) :], directory)
         between = _BETWEEN if run.handles and rest.handles else b""
         for own in (run.needs, rest.needs):
-            for path, end in own.items():
-                if needs.get(path, 0) < end:
-                    needs[path] = end
+            shared = {path: max(end, needs[path]) for path, end in own.items() if path in needs}
+            needs.update(own)
+            needs.update(shared)
         return {
             "subtask": subtask.subtask,
             "handles": msgspec.Raw(b"".join((b"[", run.text, between, rest.text, b"]"))),
