@@ -363,9 +363,10 @@ class Master:
         log.info("attempt %d starts from %s", attempt, _origin(self.restore_point))
         if self._incidents and self._incidents[-1].restarted_ms is None:
             self._incidents[-1] = replace(self._incidents[-1], restarted_ms=self._clock.wall_ms())
-        self.to_all(wire.Start(attempt))
         if self._draining:
+            # First: what a source that had stopped left behind is not to be read by one that takes its place.
             self.to_all(wire.Drain(attempt))
+        self.to_all(wire.Start(attempt))
         restored = self.restore_point and as_restored(self.restore_point, self._restores)
         self._protection.attempt_started(attempt, restored)
         self._rescaling.attempt_started(restored.checkpoint if restored else None)

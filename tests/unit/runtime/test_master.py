@@ -513,6 +513,17 @@ def test_a_drain_is_repeated_in_the_attempt_that_follows_a_failure():
     assert [message.attempt for message in job.of(wire.Drain)] == [1, 1, 2, 2]
 
 
+def test_sources_of_a_job_that_is_being_drained_hear_so_before_they_start():
+    job = Harness().start()
+    job.master.drain()
+    job.fail()
+    job.settle()
+    job.idle("a", "b").ready()
+    for worker in "ab":
+        heard = [type(message) for to, message in job.sent if to == worker]
+        assert heard.index(wire.Drain, heard.index(wire.Reset)) < heard.index(wire.Start, heard.index(wire.Reset))
+
+
 def test_a_finished_job_leaves_no_file_behind_that_no_checkpoint_needs():
     job = Harness(checkpoints=CheckpointSettings(tolerable_failures=9)).start()
     for _ in range(5):
