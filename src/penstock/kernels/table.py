@@ -347,10 +347,9 @@ def put_back_run(
     aside_count: NDArray[np.int64],
     aside_slots: NDArray[np.int32],
     aside: NDArray[np.uint64],
-    copied: NDArray[np.int64],
 ) -> None:
     """As `put_back`, for the slots from `begin` to before `end`, of which each has a column: of all entries from
-    `first` on that there are by now. Then the slots are copied, and need no more of them."""
+    `first` on that there are by now."""
     words = payloads.shape[0]
     # Of every change that was copied, the entry is there.
     observe()
@@ -359,8 +358,13 @@ def put_back_run(
         if begin <= slot < end:
             for word in range(words):
                 payloads[word, slot - begin] = aside[entry * words + word]
+
+
+@njit(nogil=True, cache=True)
+def tell(number: NDArray[np.int64], value: int) -> None:
+    """Whoever sees the number as this value sees all that was done before."""
     publish()
-    copied[0] = end
+    number[0] = value
 
 
 @njit(nogil=True, cache=True)

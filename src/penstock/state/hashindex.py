@@ -76,7 +76,7 @@ class HashIndex:
         self._log: weakref.ref[UndoLog] | None = None
         """Of the records as they are now, if there is a picture of them."""
         self._last_log: weakref.ref[UndoLog] | None = None
-        self._entries: Entries | None = None
+        self._blocks: list[Entries] = []
         """Of the last log. Once that is gone, so that nobody reads them, their memory serves the next one."""
         self._spare: deque[Words] = deque(maxlen=_SPARE)
         self._touched = Touched()
@@ -187,7 +187,7 @@ class HashIndex:
         log = self._living_log()
         if log is not None:
             log.make_room(rows)
-            self._entries = log.entries
+            self._blocks = log.blocks
         return log
 
     def _living_log(self) -> UndoLog | None:
@@ -250,10 +250,10 @@ class HashIndex:
         log = self._living_log()
         if log is None:
             records, length = self._records.reshape(-1), len(self._template)
-            free = None if self._last_log is not None and self._last_log() is not None else self._entries
+            free = [] if self._last_log is not None and self._last_log() is not None else self._blocks
             log = UndoLog(self._kernels, records, length, len(self.fresh), self._spare, free)
             self._log = self._last_log = weakref.ref(log)
-            self._entries = log.entries
+            self._blocks = log.blocks
         self._pictured = self._call
         rows = self._count if slots is None else len(slots)
         picture = log.picture(slots, rows)

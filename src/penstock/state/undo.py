@@ -32,8 +32,8 @@ Words = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int32]
 Slots = npt.NDArray[np.int64]
 
-_LEAST = 1 << 16
-"""Entries."""
+_BLOCK = 1 << 15
+"""Entries that lie in one piece of memory."""
 PORTION = 1 << 17
 """Slots that are copied at a time: so few that their records are still near when their keys are read, and so many that
 the log need not be looked through too often."""
@@ -51,13 +51,15 @@ class Entries:
 
     @classmethod
     def empty(cls, first: int, capacity: int, words: int) -> Entries:
-        # Memory that is never written to is never used.
-        aside = np.empty(capacity * words, np.uint64)
-        return cls(first, np.zeros(1, np.int64), np.empty(capacity, np.int32), aside)
+        return cls(first, np.zeros(1, np.int64), np.empty(capacity, np.int32), np.empty(capacity * words, np.uint64))
 
-    def emptied(self) -> Entries:
-        """With the same memory."""
-        return Entries(0, np.zeros(1, np.int64), self.slots, self.aside)
+    @property
+    def end(self) -> int:
+        return self.first + int(self.count[0])
+
+    def emptied(self, first: int) -> Entries:
+        """The same memory."""
+        return Entries(first, np.zeros(1, np.int64), self.slots, self.aside)
 
 
 NO_ENTRIES = Entries.empty(0, 0, 0)
@@ -68,7 +70,7 @@ class UndoLog:
     """Of some records, flat, each of `length` words, of which the last `words` are the payload. The pictures hold it;
     the index holds it weakly, so that its work ends with the last of them."""
 
-    __slots__ = ("__weakref__", "_pictures", "entries", "kernels", "length", "records", "spare", "words")
+    __slots__ = ("__weakref__", "_free", "_pictures", "blocks", "kernels", "length", "records", "spare", "words")
 
     def __init__(
         self,
@@ -77,17 +79,24 @@ class UndoLog:
         length: int,
         words: int,
         spare: deque[Words],
-        entries: Entries | None = None,
+        free: list[Entries],
     ) -> None:
-        """`spare`: portions that pictures have done with. `entries`: of a log that is gone, for their memory."""
+        """`spare`: portions that pictures have done with. `free`: blocks of a log that is gone, for their memory."""
         self.kernels, self.records, self.length, self.words = kernels, records, length, words
-        self.spare = spare
-        self.entries = Entries.empty(0, _LEAST, words) if entries is None else entries.emptied()
+        self.spare, self._free = spare, free
+        self.blocks: list[Entries] = []
+        """All entries that a picture may have to look at. Only the last one grows."""
         self._pictures: list[weakref.ref[Picture]] = []
+        self._add_block(0, 0)
+
+    @property
+    def entries(self) -> Entries:
+        """Where the next ones go."""
+        return self.blocks[-1]
 
     def picture(self, slots: Numbers | Slots | None, rows: int) -> Picture:
         """Of these slots, or of the first ones, so many in all."""
-        picture = Picture(self, self.entries.first + int(self.entries.count[0]), slots, rows)
+        picture = Picture(self, self.entries.end, slots, rows)
         self._pictures = [weakref.ref(living) for living in [*self._waiting(), picture]]
         return picture
 
@@ -109,17 +118,19 @@ class UndoLog:
         self.kernels.put_aside(self.records, self.length, self.words, slots, own.count, own.slots, own.aside)
 
     def make_room(self, rows: int) -> None:
-        """For so many entries. Those that were made before the oldest picture are left out."""
-        old, used = self.entries, int(self.entries.count[0])
-        if used + rows <= len(old.slots):
-            return
-        gone = min((picture.start for picture in self._waiting()), default=old.first + used) - old.first
-        kept = used - gone
-        new = Entries.empty(old.first + gone, max(_LEAST, 2 * (kept + rows)), self.words)
-        new.slots[:kept] = old.slots[gone:used]
-        new.aside[: kept * self.words] = old.aside[gone * self.words : used * self.words]
-        new.count[0] = kept
-        self.entries = new
+        """For so many entries. Blocks with none that a picture has to look at are left out."""
+        last = self.entries
+        if int(last.count[0]) + rows > len(last.slots):
+            oldest = min((picture.start for picture in self._waiting()), default=last.end)
+            # Another list: readers may be looking at this one.
+            self.blocks = [block for block in self.blocks if block.end > oldest]
+            self._add_block(last.end, rows)
+
+    def _add_block(self, first: int, rows: int) -> None:
+        if rows <= _BLOCK and self._free:
+            self.blocks.append(self._free.pop().emptied(first))
+        else:
+            self.blocks.append(Entries.empty(first, max(_BLOCK, rows), self.words))
 
 
 class Picture:
@@ -182,9 +193,11 @@ class Picture:
         end = min(self._rows, begin + PORTION)
         portion = self._room(log)
         log.kernels.copy_run(log.records, log.length, log.length - log.words, begin, end, portion)
-        entries = log.entries  # those as of now: whatever changed before, also before they were moved, is in them
-        first = max(0, self.start - entries.first)
-        log.kernels.put_back_run(portion, begin, end, first, entries.count, entries.slots, entries.aside, self.copied)
+        # As they are now: of all that was changed before it was copied, there are entries. The first one counts.
+        for block in reversed(log.blocks):
+            first = max(0, self.start - block.first)
+            log.kernels.put_back_run(portion, begin, end, first, block.count, block.slots, block.aside)
+        log.kernels.tell(self.copied, end)
         self._portions.append(portion)
 
     def _copy_some(self, log: UndoLog) -> None:
@@ -194,10 +207,10 @@ class Picture:
             portion, slots = self._room(log), self._slots[begin : begin + PORTION].astype(np.int64)
             log.kernels.copy_words(log.records, log.length, log.length - log.words, read_only(slots), portion)
             self._portions.append(portion)
-        entries = log.entries
-        first, last = max(0, self.start - entries.first), int(entries.count[0])
-        if first < last:
-            self._put_back(log.kernels, entries, first, last)
+        for block in reversed(log.blocks):
+            first, last = max(0, self.start - block.first), int(block.count[0])
+            if first < last:
+                self._put_back(log.kernels, block, first, last)
 
     def _room(self, log: UndoLog) -> Words:
         if self._rows < PORTION:
