@@ -174,6 +174,8 @@ class HashIndex:
     def _empty_table(self, keys: int) -> npt.NDArray[np.uint32]:
         size = _power_of_two(keys)
         places = size if keys <= self._kernels.room(size) else 2 * size
+        if self._records.size > blocks.MOST:  # such an index stays, and would leave a table behind with each growth
+            return np.zeros(places, np.uint32)
         return blocks.zeros(places // 2).view(np.uint32)
 
     def _make_room(self, keys: Encoded, begin: int) -> UndoLog | None:

@@ -207,10 +207,12 @@ class Picture:
             portion, slots = self._room(log), self._slots[begin : begin + PORTION].astype(np.int64)
             log.kernels.copy_words(log.records, log.length, log.length - log.words, read_only(slots), portion)
             self._portions.append(portion)
-        for block in reversed(log.blocks):
-            first, last = max(0, self.start - block.first), int(block.count[0])
-            if first < last:
-                self._put_back(log.kernels, block, first, last)
+        blocks = [block for block in log.blocks if block.end > self.start]
+        if blocks:
+            row_of_slot = np.full(int(self._slots.max(initial=-1)) + 2, -1, np.int32)
+            row_of_slot[self._slots] = np.arange(self._rows, dtype=np.int32)
+            for block in reversed(blocks):
+                self._put_back(log.kernels, block, row_of_slot)
 
     def _room(self, log: UndoLog) -> Words:
         if self._rows < PORTION:
@@ -220,19 +222,14 @@ class Picture:
         except IndexError:
             return np.empty((log.words, PORTION), np.uint64)
 
-    def _put_back(self, kernels: ModuleType, entries: Entries, first: int, last: int) -> None:
-        """Of each slot that is wanted, the first of these entries."""
-        rows = self._rows_of(entries.slots[first:last])
+    def _put_back(self, kernels: ModuleType, entries: Entries, row_of_slot: Numbers) -> None:
+        """Of each slot that is wanted, the first of these entries. The row of others is -1."""
+        first, last = max(0, self.start - entries.first), int(entries.count[0])
+        # The last one stands for slots that came later.
+        rows = row_of_slot[np.minimum(entries.slots[first:last], len(row_of_slot) - 1)]
         portions = np.where(rows >= 0, rows // PORTION, -1)
         order = np.argsort(portions, kind="stable")
         bounds = np.searchsorted(portions[order], np.arange(len(self._portions) + 1))
         for place, portion in enumerate(self._portions):
             own = order[bounds[place] : bounds[place + 1]]
             kernels.put_back(portion, rows[own] - np.int32(place * PORTION), own + first, entries.aside)
-
-    def _rows_of(self, slots: Numbers) -> Numbers:
-        """-1 if a slot is not wanted."""
-        assert self._slots is not None
-        row_of_slot = np.full(int(self._slots.max(initial=-1)) + 2, -1, np.int32)
-        row_of_slot[self._slots] = np.arange(self._rows, dtype=np.int32)
-        return row_of_slot[np.minimum(slots, len(row_of_slot) - 1)]  # the last one stands for those that came later

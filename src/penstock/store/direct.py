@@ -1,11 +1,11 @@
-"""Files written past the system's cache of files.
+"""Files written, and read, past the system's cache of files.
 
 Checkpoints write megabytes again and again that nobody will read unless something fails. Through the cache each of them
 is copied into pages that have to be found, and in a virtual machine often to be asked for, which costs several times
 what making the bytes does, and drives out what others would read. So they are collected in a *stage*, in memory that is
 used over and over, and the disk takes them from there (O_DIRECT). What is longer than a stage goes out a stage at a
 time, while others make what follows. Where the disk wants none of it, the usual way is taken: for the whole file if it
-says so at once, and otherwise from there on.
+says so at once, and otherwise from there on. What was written so is read so too, if it is much.
 """
 
 from __future__ import annotations
@@ -42,6 +42,31 @@ def opened(path: str) -> int | None:
         if error.errno in _REFUSED:
             return None
         raise
+
+
+def read(path: str, offset: int, length: int) -> memoryview | None:
+    """Of a file that has so many bytes, as long as it was. None: it must be read the usual way. What begins at a
+    multiple of 64 in the file does so in memory."""
+    before = offset % _BLOCK
+    # Whole blocks, of which the last one may end behind the file; private memory of the system begins with one.
+    memory = mmap.mmap(-1, -(-(before + length) // _BLOCK) * _BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    done = 0
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _DIRECT)
+        try:
+            while done < before + length:
+                with memoryview(memory) as room:
+                    count = os.preadv(file, [room[done : done + STAGE]], offset - before + done)
+                done += count
+                if count % _BLOCK or not count:  # the end of the file
+                    break
+        finally:
+            os.close(file)
+    except OSError as error:
+        if error.errno in _REFUSED:
+            return None
+        raise
+    return memoryview(memory)[before : min(done, before + length)]
 
 
 class Stage:

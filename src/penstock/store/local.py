@@ -31,6 +31,8 @@ long."""
 _BUFFER = 64 << 10
 """Larger chunks are not copied into it but written at once."""
 _BEGIN_EVERY = 16 << 20
+_ALIGNED = 64
+"""Tables that begin at such an address need no copy."""
 _TEMPORARY_PREFIX, _TEMPORARY_SUFFIX = ".penstock-", ".tmp"
 
 _ADVICE = {
@@ -140,6 +142,10 @@ class LocalFiles:
         with _explained("read", goal), open(goal, "rb", buffering=0) as file:
             left = max(0, os.fstat(file.fileno()).st_size - offset)
             wanted = left if length is None else min(left, length)
+            if self._direct and wanted > direct.STAGE and offset % _ALIGNED == 0:
+                found = direct.read(goal, offset, wanted)
+                if found is not None:
+                    return found
             # Arrow's allocator aligns, so that tables read from here need no copy, and does not fill with zeros first.
             content = memoryview(pa.allocate_buffer(wanted))
             file.seek(offset)

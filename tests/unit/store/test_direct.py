@@ -42,6 +42,21 @@ def test_a_file_of_any_size_is_what_was_written_however_it_was_cut(tmp_path: Pat
     assert [(file.path, file.size) for file in files.list("")] == [("deep/below/file", size)]
 
 
+@pytest.mark.parametrize("offset", [0, 64, 4096, 4096 + 128, 7])
+@pytest.mark.parametrize("length", [direct.STAGE + 1, 2 * direct.STAGE, 3 * direct.STAGE, None])
+def test_any_part_of_a_long_file_is_read_as_it_was_written(tmp_path: Path, offset: int, length: int | None) -> None:
+    files, whole = LocalFiles(str(tmp_path)), content(2 * direct.STAGE + 4_321)
+    files.write("file", [whole])
+    assert bytes(files.read("file", offset, length)) == whole[offset : None if length is None else offset + length]
+
+
+def test_a_long_file_is_read_where_the_file_system_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, whole = LocalFiles(str(tmp_path)), content(direct.STAGE + 4_321)
+    files.write("file", [whole])
+    monkeypatch.setattr(os, "open", refusing(os.open, errno.EINVAL))
+    assert bytes(files.read("file")) == whole
+
+
 def test_a_shorter_file_after_a_longer_one_has_nothing_of_it(tmp_path: Path) -> None:
     files = LocalFiles(str(tmp_path))
     files.write("file", [b"x" * 300_000])
