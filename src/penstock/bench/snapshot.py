@@ -25,6 +25,7 @@ from penstock.operators.aggregation import declare as aggregates
 from penstock.operators.base import Emitted, OperatorContext
 from penstock.operators.reduce import ReduceOperator
 from penstock.runtime.allocation import keep_freed_memory
+from penstock.runtime.allocator import share_arena
 from penstock.runtime.clock import SystemClock
 from penstock.state.parts import CapturedPart, RestoredPart
 from penstock.store.local import LocalFiles
@@ -139,7 +140,8 @@ def _opened(parts: Sequence[RestoredPart] = ()) -> ReduceOperator:
 
 def measure(keys: int, changed: float, rounds: int, *, say: Say | None = None) -> Figures:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
-        keep_freed_memory()  # as every worker does
+        share_arena()  # as every worker does
+        keep_freed_memory()
         if say:
             say(f"filling {keys:,} keys ...")
         bench = _Bench(keys, directory)
