@@ -24,6 +24,8 @@ from penstock.core.ids import Attempt, Cut, Generation, Uid
 from penstock.operators.aggregation import declare as aggregates
 from penstock.operators.base import Emitted, OperatorContext
 from penstock.operators.reduce import ReduceOperator
+from penstock.runtime.allocation import keep_freed_memory
+from penstock.runtime.allocator import share_arena
 from penstock.runtime.clock import SystemClock
 from penstock.state.parts import CapturedPart, RestoredPart
 from penstock.store.local import LocalFiles
@@ -138,6 +140,8 @@ def _opened(parts: Sequence[RestoredPart] = ()) -> ReduceOperator:
 
 def measure(keys: int, changed: float, rounds: int, *, say: Say | None = None) -> Figures:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+        share_arena()  # as every worker does
+        keep_freed_memory()
         if say:
             say(f"filling {keys:,} keys ...")
         bench = _Bench(keys, directory)

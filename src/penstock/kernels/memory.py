@@ -1,9 +1,10 @@
-"""Four things that processors do in one instruction and Numba has no word for.
+"""Five things that processors do in one instruction and Numba has no word for.
 
 `prefetch` asks for memory to be brought near before it is needed, without effect on any result: a lookup in a large
 table waits for memory nearly all of its time, and where the addresses of many lookups are known ahead, the waits
 overlap. `word_at` reads eight bytes at once, wherever they lie, and `put_word` writes them. `publish` keeps what is
-written before it before what is written after it, in the eyes of other threads.
+read and written before it before what is written after it, in the eyes of other threads; `observe` keeps what is read
+before it before all that follows.
 """
 
 from __future__ import annotations
@@ -64,9 +65,17 @@ def _put_word(typing: Any, array: Any, index: Any, word: Any) -> Any:
 
 def _publish(typing: Any) -> Any:
     """`publish()`: what was written so far is seen by whoever sees anything that is written later."""
+    return _fence("release")
 
+
+def _observe(typing: Any) -> Any:
+    """`observe()`: what was published before anything that was read so far is seen by whatever is read later."""
+    return _fence("acquire")
+
+
+def _fence(order: str) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.fence("release")
+        builder.fence(order)
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -74,5 +83,6 @@ def _publish(typing: Any) -> Any:
 
 prefetch: Any = intrinsic(_prefetch)
 publish: Any = intrinsic(_publish)
+observe: Any = intrinsic(_observe)
 put_word: Any = intrinsic(_put_word)
 word_at: Any = intrinsic(_word_at)

@@ -18,7 +18,7 @@ block are looked up, then all records are read, each step asking for the memory 
 was that of another key are looked up again, with all they have.
 
 Before a payload changes, it may have to be put aside (see `undo`): as an entry of the slot and of the payload, in
-`aside_slots` and `aside`. `aside_count[0]` says how many there are.
+`aside_slots` and `aside`. `aside_count[0]` says how many there are. Slots before `copied[0]` need none any more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from penstock.kernels.additions import ADD, ADD_FRACTION, COUNT
-from penstock.kernels.memory import prefetch, publish, word_at
+from penstock.kernels.memory import observe, prefetch, publish, word_at
 from penstock.kernels.mixing import SEED, mix_word
 
 BLOCK = 64
@@ -187,6 +187,7 @@ def find_slots(
     aside_count: NDArray[np.int64],
     aside_slots: NDArray[np.int32],
     aside: NDArray[np.uint64],
+    copied: NDArray[np.int64],
     kinds: NDArray[np.uint8],
     values: NDArray[np.uint64],
     slots: NDArray[np.int64],
@@ -199,7 +200,8 @@ def find_slots(
     of these keys occurs first in this call; `places` of every row's key among these; and `touched`, the slots that no
     call after `since` had touched. `kinds` says what is done with each word of the payload (see `additions`); `values`
     are what is added, and `sums` what comes out of it by place, both with a row for each word. `sums` may have no
-    columns. The payloads of slots that no call after `pictured` had touched are put aside, if there is room for any.
+    columns. The payloads of slots that no call after `pictured` had touched are put aside, if there is room for any and
+    the slots were not `copied`.
 
     `records` is flat; a new one is a copy of `template`, with its key. `words` are those of the keys, a row per column;
     `offsets` and `data` their tails, empty if they have none. Stops before a block for which the table, the records,
@@ -266,7 +268,10 @@ def find_slots(
                     touched[fresh] = slot
                     fresh += 1
                 if keeps and touch < pictured_after:
-                    _put_aside(records, start + payload_at, kept_words, slot, aside_count, aside_slots, aside)
+                    if slot >= copied[0]:
+                        _put_aside(records, start + payload_at, kept_words, slot, aside_count, aside_slots, aside)
+                    else:
+                        observe()  # whoever has copied the slot was through with it before it changes
                 touch = stamp | np.uint64(distinct)
                 records[start + touch_at] = touch
                 first_rows[distinct] = row
@@ -331,6 +336,35 @@ def put_back(
     for number in range(len(entries) - 1, -1, -1):
         for word in range(words):
             payloads[word, places[number]] = aside[entries[number] * words + word]
+
+
+@njit(nogil=True, cache=True)
+def put_back_run(
+    payloads: NDArray[np.uint64],
+    begin: int,
+    end: int,
+    first: int,
+    aside_count: NDArray[np.int64],
+    aside_slots: NDArray[np.int32],
+    aside: NDArray[np.uint64],
+) -> None:
+    """As `put_back`, for the slots from `begin` to before `end`, of which each has a column: of all entries from
+    `first` on that there are by now."""
+    words = payloads.shape[0]
+    # Of every change that was copied, the entry is there.
+    observe()
+    for entry in range(aside_count[0] - 1, first - 1, -1):
+        slot = aside_slots[entry]
+        if begin <= slot < end:
+            for word in range(words):
+                payloads[word, slot - begin] = aside[entry * words + word]
+
+
+@njit(nogil=True, cache=True)
+def tell(number: NDArray[np.int64], value: int) -> None:
+    """Whoever sees the number as this value sees all that was done before."""
+    publish()
+    number[0] = value
 
 
 @njit(nogil=True, cache=True)

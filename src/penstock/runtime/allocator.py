@@ -2,7 +2,8 @@
 
 By itself, glibc gives every thread an arena of its own, up to eight for each processor, and each keeps what was freed
 in it: in a worker with a dozen threads that pass batches on to each other, that is a hundred megabytes that nobody
-uses.
+uses. Arenas that are there already stay in use, also in processes that are forked: so it is said before libraries
+start threads.
 """
 
 from __future__ import annotations

@@ -12,8 +12,12 @@ import gc
 
 from pyspark import daemon
 
+from penstock.runtime.allocator import share_arena
+
 
 def _load() -> None:
+    # Before any thread is started: the workers would use the arenas that those of the libraries have made.
+    share_arena()
     import polars  # noqa: F401
     import pyarrow.parquet  # noqa: F401
 

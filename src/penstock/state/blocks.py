@@ -3,6 +3,8 @@
 Fresh memory of the system costs about as much as all that is done with it: every page is cleared when it is first
 touched. A thread remembers the blocks that it was last given. One that nothing but this memory refers to is free: an
 array refers to the block that it lies in, and so does everything that was made of it, also on other threads.
+
+A table that has outgrown all blocks does not come and go: what it has left behind on its way is forgotten.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ Words = npt.NDArray[np.uint64]
 
 _LEAST: Final = 1 << 17
 """Words: smaller ones are soon made."""
-_MOST: Final = 1 << 22
+MOST: Final = 1 << 22
 """Words: larger ones are seldom wanted twice, and would be missed."""
 _REMEMBERED: Final = 8
 _CACHE_LINE: Final = 64
@@ -35,13 +37,15 @@ _blocks = _Blocks()
 
 def words(count: int) -> Words:
     """So many words of any content, from the start of a line of the processor's cache on."""
-    block = _block(count) if _LEAST <= count <= _MOST else np.empty(count + _SPARE, np.uint64)
+    if count > MOST:
+        _blocks.known.clear()
+    block = _block(count) if _LEAST <= count <= MOST else np.empty(count + _SPARE, np.uint64)
     begin = -block.__array_interface__["data"][0] % _CACHE_LINE // 8
     return block[begin : begin + count]
 
 
 def zeros(count: int) -> Words:
-    if _LEAST <= count <= _MOST:
+    if _LEAST <= count <= MOST:
         made = words(count)
         made.fill(0)
         return made

@@ -22,7 +22,7 @@ from penstock.state.index import Found, Payload, Slots
 from penstock.state.keys import KeyColumns
 from penstock.state.keywords import Encoded, KeyWords, Words
 from penstock.state.touched import Numbers, Touched
-from penstock.state.undo import NO_ENTRIES, UndoLog
+from penstock.state.undo import NO_ENTRIES, NONE_COPIED, Entries, UndoLog
 
 _INITIAL_KEYS = 1024
 _INITIAL_ARENA = 1 << 14
@@ -31,8 +31,8 @@ _CALL = 1 << 32
 _LAST_CALL = (1 << 32) - 1
 _PORTION = 1 << 18
 """Keys that are entered into a new table at a time."""
-_SPARE = 256
-"""So many portions of pictures at most are kept to be used again."""
+_SPARE = 4
+"""So many portions of pictures at most are kept to be used again: one is copied while others are read."""
 _COPIED = 1 << 16
 """Up to so many payloads are copied at once, which takes less than a millisecond."""
 _MANY, _AHEAD = 1 << 22, 8
@@ -75,6 +75,9 @@ class HashIndex:
         """The last call before the newest picture was taken."""
         self._log: weakref.ref[UndoLog] | None = None
         """Of the records as they are now, if there is a picture of them."""
+        self._last_log: weakref.ref[UndoLog] | None = None
+        self._blocks: list[Entries] = []
+        """Of the last log. Once that is gone, so that nobody reads them, their memory serves the next one."""
         self._spare: deque[Words] = deque(maxlen=_SPARE)
         self._touched = Touched()
 
@@ -99,7 +102,7 @@ class HashIndex:
         state = np.array([0, self._count, self._used, 0, 0])
         while state[0] < rows:
             log = self._make_room(keys, int(state[0]))
-            entries = NO_ENTRIES if log is None else log.entries
+            entries, copied = (NO_ENTRIES, NONE_COPIED) if log is None else (log.entries, log.copied)
             self._kernels.find_slots(
                 self._table,
                 self._records.reshape(-1),
@@ -116,6 +119,7 @@ class HashIndex:
                 entries.count,
                 entries.slots,
                 entries.aside,
+                copied,
                 additions.kinds,
                 additions.values,
                 found.slots,
@@ -180,6 +184,8 @@ class HashIndex:
     def _empty_table(self, keys: int) -> npt.NDArray[np.uint32]:
         size = _power_of_two(keys)
         places = size if keys <= self._kernels.room(size) else 2 * size
+        if self._records.size > blocks.MOST:  # such an index stays, and would leave a table behind with each growth
+            return np.zeros(places, np.uint32)
         return blocks.zeros(places // 2).view(np.uint32)
 
     def _make_room(self, keys: Encoded, begin: int) -> UndoLog | None:
@@ -193,6 +199,7 @@ class HashIndex:
         log = self._living_log()
         if log is not None:
             log.make_room(rows)
+            self._blocks = log.blocks
         return log
 
     def _living_log(self) -> UndoLog | None:
@@ -255,8 +262,10 @@ class HashIndex:
         log = self._living_log()
         if log is None:
             records, length = self._records.reshape(-1), len(self._template)
-            log = UndoLog(self._kernels, records, length, len(self.fresh), self._spare)
-            self._log = weakref.ref(log)
+            free = [] if self._last_log is not None and self._last_log() is not None else self._blocks
+            log = UndoLog(self._kernels, records, length, len(self.fresh), self._spare, free)
+            self._log = self._last_log = weakref.ref(log)
+            self._blocks = log.blocks
         self._pictured = self._call
         rows = self._count if slots is None else len(slots)
         picture = log.picture(slots, rows)

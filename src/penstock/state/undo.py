@@ -3,11 +3,14 @@
 Theory of operation. Nothing is copied when a picture of the payloads is taken. Soon after that, on another thread, its
 reader copies the payloads that it wants. Until it has done so, a find puts the payload of a slot aside before it
 changes it for the first time since the newest picture was taken: an entry of one log for all pictures (see
-`kernels.table`). When the reader is through, it looks at the log: whatever it copied of a slot that has entries since
-the picture was taken, the first of these is what it wanted. If it copied a changed payload, the entry was there before
-the change; if it copied the old payload, an entry says the same. So no lock is needed, and an entry that is made twice
-does no harm. From then on the picture is a copy like any other, and needs no log. It consists of portions, whose memory
-serves the next picture as soon as they are read.
+`kernels.table`). When the reader has copied some, it looks at the log: whatever it copied of a slot that has entries
+since the picture was taken, the first of these is what it wanted. If it copied a changed payload, the entry was there
+before the change; if it copied the old payload, an entry says the same. So no lock is needed, and an entry that is made
+twice does no harm. From then on these payloads are a copy like any other, and need no log.
+
+A picture of all slots is copied a portion at a time, in their order, each when it is wanted: what was copied is written
+while it is near, and its memory serves the portion after the next. Of the slots that it has passed, no more entries are
+made, unless there is another picture that may need them. A picture of some slots, in any order, is copied at once.
 
 Records that are replaced by a longer copy are not changed any more: pictures of them need no further entries.
 """
@@ -29,10 +32,11 @@ Words = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int32]
 Slots = npt.NDArray[np.int64]
 
-_LEAST = 1 << 16
-"""Entries."""
-PORTION = 1 << 16
-"""Slots that are copied at a time."""
+_BLOCK = 1 << 15
+"""Entries that lie in one piece of memory."""
+PORTION = 1 << 17
+"""Slots that are copied at a time: so few that their records are still near when their keys are read, and so many that
+the log need not be looked through too often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +51,65 @@ class Entries:
 
     @classmethod
     def empty(cls, first: int, capacity: int, words: int) -> Entries:
-        # Memory that is never written to is never used.
-        aside = np.empty(capacity * words, np.uint64)
-        return cls(first, np.zeros(1, np.int64), np.empty(capacity, np.int32), aside)
+        return cls(first, np.zeros(1, np.int64), np.empty(capacity, np.int32), np.empty(capacity * words, np.uint64))
+
+    @property
+    def end(self) -> int:
+        return self.first + int(self.count[0])
+
+    def emptied(self, first: int) -> Entries:
+        """The same memory."""
+        return Entries(first, np.zeros(1, np.int64), self.slots, self.aside)
 
 
 NO_ENTRIES = Entries.empty(0, 0, 0)
+NONE_COPIED = np.zeros(1, np.int64)
 
 
 class UndoLog:
     """Of some records, flat, each of `length` words, of which the last `words` are the payload. The pictures hold it;
     the index holds it weakly, so that its work ends with the last of them."""
 
-    __slots__ = ("__weakref__", "_pictures", "entries", "kernels", "length", "records", "spare", "words")
+    __slots__ = ("__weakref__", "_free", "_pictures", "blocks", "kernels", "length", "records", "spare", "words")
 
-    def __init__(self, kernels: ModuleType, records: Words, length: int, words: int, spare: deque[Words]) -> None:
-        """`spare`: portions that pictures have done with."""
+    def __init__(
+        self,
+        kernels: ModuleType,
+        records: Words,
+        length: int,
+        words: int,
+        spare: deque[Words],
+        free: list[Entries],
+    ) -> None:
+        """`spare`: portions that pictures have done with. `free`: blocks of a log that is gone, for their memory."""
         self.kernels, self.records, self.length, self.words = kernels, records, length, words
-        self.spare = spare
-        self.entries = Entries.empty(0, _LEAST, words)
+        self.spare, self._free = spare, free
+        self.blocks: list[Entries] = []
+        """All entries that a picture may have to look at. Only the last one grows."""
         self._pictures: list[weakref.ref[Picture]] = []
+        self._add_block(0, 0)
+
+    @property
+    def entries(self) -> Entries:
+        """Where the next ones go."""
+        return self.blocks[-1]
 
     def picture(self, slots: Numbers | Slots | None, rows: int) -> Picture:
         """Of these slots, or of the first ones, so many in all."""
-        picture = Picture(self, self.entries.first + int(self.entries.count[0]), slots, rows)
-        self._pictures = [reference for reference in self._pictures if reference() is not None]
-        self._pictures.append(weakref.ref(picture))
+        picture = Picture(self, self.entries.end, slots, rows)
+        self._pictures = [weakref.ref(living) for living in [*self._waiting(), picture]]
         return picture
+
+    def _waiting(self) -> list[Picture]:
+        pictures = [picture for reference in self._pictures if (picture := reference()) is not None]
+        return [picture for picture in pictures if picture.waits]
+
+    @property
+    def copied(self) -> npt.NDArray[np.int64]:
+        """One number, which grows under the eyes of whoever looks at it: slots before it need no more entries, as long
+        as no further picture is taken."""
+        waiting = self._waiting()
+        return waiting[0].copied if len(waiting) == 1 else NONE_COPIED
 
     def keep(self, slots: Slots) -> None:
         """The payloads of these slots are about to change."""
@@ -82,44 +118,52 @@ class UndoLog:
         self.kernels.put_aside(self.records, self.length, self.words, slots, own.count, own.slots, own.aside)
 
     def make_room(self, rows: int) -> None:
-        """For so many entries. Those that were made before the oldest picture are left out."""
-        old, used = self.entries, int(self.entries.count[0])
-        if used + rows <= len(old.slots):
-            return
-        living = [picture.start for reference in self._pictures if (picture := reference()) is not None]
-        gone = min(living, default=old.first + used) - old.first
-        kept = used - gone
-        new = Entries.empty(old.first + gone, max(_LEAST, 2 * (kept + rows)), self.words)
-        new.slots[:kept] = old.slots[gone:used]
-        new.aside[: kept * self.words] = old.aside[gone * self.words : used * self.words]
-        new.count[0] = kept
-        self.entries = new
+        """For so many entries. Blocks with none that a picture has to look at are left out."""
+        last = self.entries
+        if int(last.count[0]) + rows > len(last.slots):
+            oldest = min((picture.start for picture in self._waiting()), default=last.end)
+            # Another list: readers may be looking at this one.
+            self.blocks = [block for block in self.blocks if block.end > oldest]
+            self._add_block(last.end, rows)
+
+    def _add_block(self, first: int, rows: int) -> None:
+        if rows <= _BLOCK and self._free:
+            self.blocks.append(self._free.pop().emptied(first))
+        else:
+            self.blocks.append(Entries.empty(first, max(_BLOCK, rows), self.words))
 
 
 class Picture:
     """Payloads as they were when it was taken; to be read later, by one thread, from the first to the last row."""
 
-    __slots__ = ("__weakref__", "_log", "_portions", "_rows", "_slots", "_spare", "_words", "start")
+    __slots__ = ("__weakref__", "_log", "_portions", "_rows", "_slots", "_spare", "_words", "copied", "start")
 
     def __init__(self, log: UndoLog, start: int, slots: Numbers | Slots | None, rows: int) -> None:
         self._log: UndoLog | None = log
         """None: it is copied."""
         self.start = start
         """Before any entry that it has to look at."""
+        self.copied = np.zeros(1, np.int64)
+        """One number: of all slots before it, everything is copied."""
         self._slots, self._rows, self._words, self._spare = slots, rows, log.words, log.spare
         self._portions: list[Words | None] = []
         """None: it was read."""
 
+    @property
+    def waits(self) -> bool:
+        """For something to be copied."""
+        return self._log is not None
+
     def payloads(self, rows: npt.NDArray[np.int32]) -> list[Words]:
         """Of some rows, an array for each word. No later call asks for rows before these."""
-        self.copy()
         if not len(rows):
             return [np.empty(0, np.uint64)] * self._words
         first, last = int(rows.min()) // PORTION, int(rows.max()) // PORTION
-        for done in range(first):
+        for done in range(min(first, len(self._portions))):
             portion, self._portions[done] = self._portions[done], None
             if portion is not None:
                 self._spare.append(portion)
+        self._copy(last + 1)
         wanted = [portion for portion in self._portions[first : last + 1] if portion is not None]
         if len(wanted) < last + 1 - first:
             raise RuntimeError("a picture is read once, from its first row to its last one")
@@ -127,45 +171,65 @@ class Picture:
         return [gathered(word, rows - np.int32(first * PORTION)) for word in words]
 
     def copy(self) -> None:
-        """The first call does what the log is waiting for."""
+        """All that is not copied yet: the log need not wait for it any more."""
+        self._copy(-(-self._rows // PORTION))
+
+    def _copy(self, portions: int) -> None:
+        """As many, at least."""
         log = self._log
         if log is None:
             return
-        for begin in range(0, self._rows, PORTION):
-            self._portions.append(self._copied(log, begin, min(self._rows, begin + PORTION)))
-        entries = log.entries
-        first, last = max(0, self.start - entries.first), int(entries.count[0])
-        if first < last:
-            self._put_back(log.kernels, entries, first, last)
-        self._log = self._slots = None
-
-    def _copied(self, log: UndoLog, begin: int, end: int) -> Words:
-        try:
-            portion = self._spare.pop() if self._rows >= PORTION else np.empty((log.words, self._rows), np.uint64)
-        except IndexError:
-            portion = np.empty((log.words, PORTION), np.uint64)
-        first = log.length - log.words
         if self._slots is None:
-            log.kernels.copy_run(log.records, log.length, first, begin, end, portion)
+            while len(self._portions) < portions:
+                self._copy_run(log)
         else:
-            slots = self._slots[begin:end].astype(np.int64)
-            log.kernels.copy_words(log.records, log.length, first, read_only(slots), portion)
-        return portion
+            self._copy_some(log)
+        if len(self._portions) * PORTION >= self._rows:
+            self._log = self._slots = None
 
-    def _put_back(self, kernels: ModuleType, entries: Entries, first: int, last: int) -> None:
-        """Of each slot that is wanted, the first of these entries."""
-        rows = self._rows_of(entries.slots[first:last])
+    def _copy_run(self, log: UndoLog) -> None:
+        """The next portion of all slots."""
+        begin = len(self._portions) * PORTION
+        end = min(self._rows, begin + PORTION)
+        portion = self._room(log)
+        log.kernels.copy_run(log.records, log.length, log.length - log.words, begin, end, portion)
+        # As they are now: of all that was changed before it was copied, there are entries. The first one counts.
+        for block in reversed(log.blocks):
+            first = max(0, self.start - block.first)
+            log.kernels.put_back_run(portion, begin, end, first, block.count, block.slots, block.aside)
+        log.kernels.tell(self.copied, end)
+        self._portions.append(portion)
+
+    def _copy_some(self, log: UndoLog) -> None:
+        """All portions of the slots that are wanted."""
+        assert self._slots is not None
+        for begin in range(0, self._rows, PORTION):
+            portion, slots = self._room(log), self._slots[begin : begin + PORTION].astype(np.int64)
+            log.kernels.copy_words(log.records, log.length, log.length - log.words, read_only(slots), portion)
+            self._portions.append(portion)
+        blocks = [block for block in log.blocks if block.end > self.start]
+        if blocks:
+            row_of_slot = np.full(int(self._slots.max(initial=-1)) + 2, -1, np.int32)
+            row_of_slot[self._slots] = np.arange(self._rows, dtype=np.int32)
+            for block in reversed(blocks):
+                self._put_back(log.kernels, block, row_of_slot)
+
+    def _room(self, log: UndoLog) -> Words:
+        if self._rows < PORTION:
+            return np.empty((log.words, self._rows), np.uint64)
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return np.empty((log.words, PORTION), np.uint64)
+
+    def _put_back(self, kernels: ModuleType, entries: Entries, row_of_slot: Numbers) -> None:
+        """Of each slot that is wanted, the first of these entries. The row of others is -1."""
+        first, last = max(0, self.start - entries.first), int(entries.count[0])
+        # The last one stands for slots that came later.
+        rows = row_of_slot[np.minimum(entries.slots[first:last], len(row_of_slot) - 1)]
         portions = np.where(rows >= 0, rows // PORTION, -1)
         order = np.argsort(portions, kind="stable")
         bounds = np.searchsorted(portions[order], np.arange(len(self._portions) + 1))
         for place, portion in enumerate(self._portions):
             own = order[bounds[place] : bounds[place + 1]]
             kernels.put_back(portion, rows[own] - np.int32(place * PORTION), own + first, entries.aside)
-
-    def _rows_of(self, slots: Numbers) -> Numbers:
-        """-1 if a slot is not wanted."""
-        if self._slots is None:
-            return np.where(slots < self._rows, slots, -1)
-        row_of_slot = np.full(int(self._slots.max(initial=-1)) + 2, -1, np.int32)
-        row_of_slot[self._slots] = np.arange(self._rows, dtype=np.int32)
-        return row_of_slot[np.minimum(slots, len(row_of_slot) - 1)]  # the last one stands for those that came later

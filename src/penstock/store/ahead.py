@@ -14,7 +14,9 @@ from penstock.state.parts import Buffer
 
 INLINE: Final = 8 << 20
 """Bytes after which a thread is worth it."""
-CHUNKS_AHEAD: Final = 64
+BUNDLE: Final = 1 << 20
+"""Bytes, or a little more, that are handed over at once: each time, one thread wakes the other."""
+BUNDLES_AHEAD: Final = 8
 
 
 def ahead(chunks: Iterable[Buffer]) -> Iterator[Buffer]:
@@ -32,7 +34,7 @@ def ahead(chunks: Iterable[Buffer]) -> Iterator[Buffer]:
 class _Ahead:
     def __init__(self, source: Iterator[Buffer]) -> None:
         self._source = source
-        self._made: queue.Queue[Buffer | BaseException | None] = queue.Queue(CHUNKS_AHEAD)
+        self._made: queue.Queue[list[Buffer] | BaseException | None] = queue.Queue(BUNDLES_AHEAD)
         self._given_up = False
         self._thread = threading.Thread(target=self._make, name="encoding ahead", daemon=True)
         self._thread.start()
@@ -42,7 +44,7 @@ class _Ahead:
             while (item := self._made.get()) is not None:
                 if isinstance(item, BaseException):
                     raise item
-                yield item
+                yield from item
         finally:
             self._given_up = True
             while self._thread.is_alive():
@@ -50,13 +52,21 @@ class _Ahead:
                 self._thread.join(0.01)
 
     def _make(self) -> None:
+        bundle: list[Buffer] = []
+        size = 0
         try:
             for chunk in self._source:
+                bundle.append(chunk)
+                size += memoryview(chunk).nbytes
+                if size >= BUNDLE:
+                    self._made.put(bundle)
+                    bundle, size = [], 0
                 if self._given_up:
                     return
-                self._made.put(chunk)
+            self._made.put(bundle)
             self._made.put(None)
         except BaseException as error:
+            self._made.put(bundle)
             self._made.put(error)
 
     def _drain(self) -> None:

@@ -1,22 +1,26 @@
-"""Files of moderate size, written past the system's cache of files.
+"""Files written, and read, past the system's cache of files.
 
-Checkpoints write a few megabytes again and again that nobody will read unless something fails. Through the cache each
-of them is copied into pages that have to be found, and in a virtual machine often to be asked for, which costs several
-times what making the bytes does, and drives out what others would read. So what fits into a *stage* is collected there,
-in memory that is used over and over, and the disk takes it from there (O_DIRECT). Where that is not possible, and for
-files that are larger, the usual way is taken.
+Checkpoints write megabytes again and again that nobody will read unless something fails. Through the cache each of them
+is copied into pages that have to be found, and in a virtual machine often to be asked for, which costs several times
+what making the bytes does, and drives out what others would read. So they are collected in a *stage*, in memory that is
+used over and over, and the disk takes them from there (O_DIRECT). What is longer than a stage goes out a stage at a
+time, while others make what follows. Where the disk wants none of it, the usual way is taken: for the whole file if it
+says so at once, and otherwise from there on. What was written so is read so too, if it is much.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import mmap
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import Final
+
+import numpy as np
 
 from penstock.state.parts import Buffer
 
@@ -30,63 +34,107 @@ _REFUSED: Final = (errno.EINVAL, errno.EOPNOTSUPP)
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)  # not on macOS
 
 
+def opened(path: str) -> int | None:
+    """A new file to be written past the cache. None: the file system refuses, and there may be an empty file."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _DIRECT, 0o666)
+    except OSError as error:
+        if error.errno in _REFUSED:
+            return None
+        raise
+
+
+def read(path: str, offset: int, length: int) -> memoryview | None:
+    """Of a file that has so many bytes, as long as it was. None: it must be read the usual way. What begins at a
+    multiple of 64 in the file does so in memory."""
+    before = offset % _BLOCK
+    # Whole blocks, of which the last one may end behind the file; private memory of the system begins with one.
+    memory = mmap.mmap(-1, -(-(before + length) // _BLOCK) * _BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    done = 0
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _DIRECT)
+        try:
+            while done < before + length:
+                with memoryview(memory) as room:
+                    count = os.preadv(file, [room[done : done + STAGE]], offset - before + done)
+                done += count
+                if count % _BLOCK or not count:  # the end of the file
+                    break
+        finally:
+            os.close(file)
+    except OSError as error:
+        if error.errno in _REFUSED:
+            return None
+        raise
+    return memoryview(memory)[before : min(done, before + length)]
+
+
 class Stage:
     """A file's content on its way, used for one at a time."""
 
     def __init__(self) -> None:
         # Private: a process that is forked must not write into it.
         self._memory = mmap.mmap(-1, STAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._bytes = np.frombuffer(self._memory, np.uint8)  # which copies without the GIL
         self.size = 0
 
-    def fill(self, chunks: Iterable[Buffer]) -> Iterator[Buffer] | None:
-        """Takes all chunks, whose sum is in `size` then: None. Or as many as it has room for, and then gives all of
-        them, to be used before it is filled again."""
-        self.size, source = 0, iter(chunks)
-        for chunk in source:
+    def fill(self, source: Iterator[Buffer], left: memoryview | None = None) -> memoryview | None:
+        """Takes what is left of a chunk, and then chunks, as far as there is room. Returns what is left of the last
+        one; None: that was all."""
+        self.size = 0
+        for chunk in chain(() if left is None else (left,), source):
             view = memoryview(chunk).cast("B")
-            end = self.size + view.nbytes
-            if end > STAGE:
-                return chain([memoryview(self._memory)[: self.size], chunk], source)
-            self._memory[self.size : end] = view
-            self.size = end
+            taken = min(view.nbytes, STAGE - self.size)
+            self._bytes[self.size : self.size + taken] = view[:taken]
+            self.size += taken
+            if taken < view.nbytes:
+                return view[taken:]
         return None
 
     @property
     def content(self) -> memoryview:
         return memoryview(self._memory)[: self.size]
 
-    def write(self, path: str) -> bool:
-        """Makes a new file with the content, durable but for its name. False: it must be written the usual way, and
-        there may be a part of it."""
-        padded = -(-self.size // _BLOCK) * _BLOCK
-        self._memory[self.size : padded] = bytes(padded - self.size)
-        try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _DIRECT, 0o666)
-        except OSError as error:
-            if error.errno in _REFUSED:
-                return False
-            raise
-        try:
+    def write(self, file: int, left: memoryview | None, source: Iterator[Buffer]) -> tuple[int, bool]:
+        """Writes its content to an opened file, then what is left and what follows, and makes it durable. Returns how
+        many bytes that were, and whether all of them went past the cache."""
+        size, direct = 0, True
+        while True:
+            padded = -(-self.size // _BLOCK) * _BLOCK
+            self._bytes[self.size : padded] = 0
+            size += self.size
             with memoryview(self._memory) as memory:
-                return self._write(file, memory, padded)
-        finally:
-            os.close(file)
-
-    def _write(self, file: int, memory: memoryview, padded: int) -> bool:
-        done = 0
-        while done < padded:
-            try:
-                count = os.write(file, memory[done:padded])
-            except OSError as error:
-                if error.errno in _REFUSED:
-                    return False
-                raise
-            if count % _BLOCK:  # there was no room for more: let the error be found where every byte can be written
-                return False
-            done += count
-        os.ftruncate(file, self.size)
+                direct = _write(file, memory[:padded]) and direct
+            if left is None:
+                break
+            left = self.fill(source, left)
+        os.ftruncate(file, size)
         os.fsync(file)
-        return True
+        return size, direct
+
+
+def _write(file: int, content: memoryview) -> bool:
+    """False if it, and all that is written later, went through the cache."""
+    direct = True
+    while content:
+        try:
+            count = os.write(file, content)
+        except OSError as error:
+            if error.errno not in _REFUSED or not _through_the_cache(file):
+                raise
+            count, direct = 0, False
+        if count % _BLOCK:  # there was no room for more: let the error be found where every byte can be written
+            _through_the_cache(file)
+            direct = False
+        content = content[count:]
+    return direct
+
+
+def _through_the_cache(file: int) -> bool:
+    """From now on. False: it was so before."""
+    flags = fcntl.fcntl(file, fcntl.F_GETFL)
+    fcntl.fcntl(file, fcntl.F_SETFL, flags & ~_DIRECT)
+    return bool(flags & _DIRECT)
 
 
 _lock: Final = threading.Lock()

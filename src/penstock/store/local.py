@@ -3,7 +3,7 @@
 A file is written under a temporary name beside its goal, flushed to the disk and renamed; the directory is flushed too,
 so that after a power cut the name is there as well. `create` links the finished temporary file to its goal: linking
 fails if the goal exists, so of several contenders one wins, and nobody ever sees a file that is there but still empty.
-Files of moderate size go past the system's cache (`direct`).
+Files go past the system's cache where that can be done (`direct`), but for the smallest ones.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import BinaryIO, NoReturn, TypeVar
 
 import pyarrow as pa
@@ -30,6 +31,8 @@ long."""
 _BUFFER = 64 << 10
 """Larger chunks are not copied into it but written at once."""
 _BEGIN_EVERY = 16 << 20
+_ALIGNED = 64
+"""Tables that begin at such an address need no copy."""
 _TEMPORARY_PREFIX, _TEMPORARY_SUFFIX = ".penstock-", ".tmp"
 
 _ADVICE = {
@@ -64,21 +67,30 @@ class LocalFiles:
     def write(self, path: str, chunks: Iterable[Buffer]) -> int:
         goal = self._absolute(path)
         with _explained("write", goal), direct.stage() as stage:
-            rest = stage.fill(chunks)
-            if rest is not None or stage.size < direct.LEAST or not self._write_direct(goal, stage):
-                return self._write_cached(goal, [stage.content] if rest is None else rest)
-            return stage.size
+            source = iter(chunks)
+            left = stage.fill(source)
+            if self._direct and stage.size >= direct.LEAST:
+                size = self._write_direct(goal, stage, left, source)
+                if size is not None:
+                    return size
+            return self._write_cached(goal, chain([stage.content], () if left is None else [left], source))
 
-    def _write_direct(self, goal: str, stage: direct.Stage) -> bool:
-        if not self._direct:
-            return False
+    def _write_direct(
+        self, goal: str, stage: direct.Stage, left: memoryview | None, source: Iterator[Buffer]
+    ) -> int | None:
+        """None: the file system refuses; nothing was taken from the source."""
         with _gone_if_it_fails(_temporary_path(goal)) as temporary:
-            self._direct = _in_its_directory(temporary, stage.write)
-            if self._direct:
-                _publish(temporary, goal)
-        if not self._direct:
-            _remove(temporary)
-        return self._direct
+            file = _in_its_directory(temporary, direct.opened)
+            if file is None:
+                self._direct = False
+                _remove(temporary)
+                return None
+            try:
+                size, self._direct = stage.write(file, left, source)
+            finally:
+                os.close(file)
+            _publish(temporary, goal)
+        return size
 
     def _write_cached(self, goal: str, chunks: Iterable[Buffer]) -> int:
         with _temporary(goal) as (file, temporary):
@@ -130,6 +142,10 @@ class LocalFiles:
         with _explained("read", goal), open(goal, "rb", buffering=0) as file:
             left = max(0, os.fstat(file.fileno()).st_size - offset)
             wanted = left if length is None else min(left, length)
+            if self._direct and wanted > direct.STAGE and offset % _ALIGNED == 0:
+                found = direct.read(goal, offset, wanted)
+                if found is not None:
+                    return found
             # Arrow's allocator aligns, so that tables read from here need no copy, and does not fill with zeros first.
             content = memoryview(pa.allocate_buffer(wanted))
             file.seek(offset)

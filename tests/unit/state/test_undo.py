@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kernels import table
@@ -45,23 +45,43 @@ def payload(index: HashIndex) -> npt.NDArray[np.uint64]:
 
 
 def shown(read: Read, rows: int) -> npt.NDArray[np.uint64]:
-    """All of it, four rows at a time, each time in another order."""
+    """All of it."""
     pieces = [np.empty((0, 2), np.uint64)]
-    for begin in range(0, rows, 4):
-        wanted = np.arange(begin, min(rows, begin + 4), dtype=np.int32)[::-1]
-        pieces.append(np.stack(read(wanted), axis=1)[::-1])
-    return np.concatenate(pieces)
+    return np.concatenate(pieces + [some(read, begin, min(rows, begin + 4)) for begin in range(0, rows, 4)])
 
 
+def some(read: Read, begin: int, end: int) -> npt.NDArray[np.uint64]:
+    """These rows, asked for in another order."""
+    return np.stack(read(np.arange(begin, end, dtype=np.int32)[::-1]), axis=1)[::-1]
+
+
+class Reader:
+    """Reads a picture a few rows at a time, and knows what it should show."""
+
+    def __init__(self, read: Read, expected: npt.NDArray[np.uint64]) -> None:
+        self._read, self._expected, self._at = read, expected, 0
+
+    def check(self, rows: int) -> None:
+        begin, self._at = self._at, min(len(self._expected), self._at + rows)
+        if begin < self._at:
+            assert (some(self._read, begin, self._at) == self._expected[begin : self._at]).all()
+
+    def check_rest(self) -> None:
+        while self._at < len(self._expected):
+            self.check(4)
+
+
+@settings(max_examples=400)
 @given(st.data())
 def test_pictures_show_what_was_there_when_they_were_taken(data: st.DataObject) -> None:
-    """Several at a time, of all slots and of some, read in any order or never; entries are few, so that they move."""
+    """Several at a time, of all slots and of some, read in any order, a few rows at a time between changes, to the end
+    or not; entries are few, so that they move."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(undo, "_LEAST", 4)
+        patch.setattr(undo, "_BLOCK", 4)
         patch.setattr(undo, "PORTION", 3)
-        index, pictures = new_index(), list[tuple[Read, npt.NDArray[np.uint64]]]()
-        for _ in range(data.draw(st.integers(1, 25))):
-            match data.draw(st.sampled_from(["add", "add", "touch", "picture", "read", "forget"])):
+        index, readers = new_index(), list[Reader]()
+        for _ in range(data.draw(st.integers(1, 40))):
+            match data.draw(st.sampled_from(["add", "add", "touch", "picture", "read", "read", "forget"])):
                 case "add":
                     add(index, np.array(data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=9))))
                 case "touch" if len(index):
@@ -69,29 +89,33 @@ def test_pictures_show_what_was_there_when_they_were_taken(data: st.DataObject) 
                     index.keep(slots)
                     index.payload[slots] += np.uint64(7)
                 case "picture" if data.draw(st.booleans()):
-                    pictures.append((index.captured_payload(None), payload(index)))
+                    readers.append(Reader(index.captured_payload(None), payload(index)))
                 case "picture" if len(index):
-                    some = data.draw(st.lists(st.integers(0, len(index) - 1), min_size=1, unique=True))
-                    chosen = np.array(some, np.int32)
-                    pictures.append((index.captured_payload(chosen), payload(index)[chosen]))
-                case "read" if pictures:
-                    read, expected = pictures.pop(data.draw(st.integers(0, len(pictures) - 1)))
-                    assert (shown(read, len(expected)) == expected).all()
-                case "forget" if pictures:
-                    pictures.pop(data.draw(st.integers(0, len(pictures) - 1)))
-        for read, expected in pictures:
-            assert (shown(read, len(expected)) == expected).all()
+                    slots = data.draw(st.lists(st.integers(0, len(index) - 1), min_size=1, unique=True))
+                    chosen = np.array(slots, np.int32)
+                    readers.append(Reader(index.captured_payload(chosen), payload(index)[chosen]))
+                case "read" if readers:
+                    data.draw(st.sampled_from(readers)).check(data.draw(st.integers(1, 5)))
+                case "forget" if readers:
+                    readers.pop(data.draw(st.integers(0, len(readers) - 1)))
+        for reader in readers:
+            reader.check_rest()
 
 
-def test_a_picture_that_is_read_while_its_index_is_at_work_is_true() -> None:
+@pytest.mark.parametrize("portion", [1_000, 20_000])
+def test_a_picture_that_is_read_while_its_index_is_at_work_is_true(
+    monkeypatch: pytest.MonkeyPatch, portion: int
+) -> None:
     """Real threads: some thousand finds change all payloads again and again while pictures are copied."""
+    monkeypatch.setattr(undo, "PORTION", portion)
     index, keys = new_index(), np.arange(20_000)
     add(index, keys)
     failures: list[str] = []
 
     def check(read: Read, expected: npt.NDArray[np.uint64]) -> None:
-        if not (shown(read, len(expected)) == expected).all():
-            failures.append("a picture shows later changes")
+        for begin in range(0, len(expected), 500):
+            if not (some(read, begin, begin + 500) == expected[begin : begin + 500]).all():
+                failures.append("a picture shows later changes")
 
     for turn in range(60):
         reader = threading.Thread(target=check, args=(index.captured_payload(None), payload(index)))
@@ -101,6 +125,51 @@ def test_a_picture_that_is_read_while_its_index_is_at_work_is_true() -> None:
             add(index, random.integers(0, 20_000, 2_000))
         reader.join()
     assert not failures
+
+
+def test_slots_that_a_picture_has_passed_are_not_put_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undo, "PORTION", 4)
+    index = new_index()
+    add(index, np.arange(8))
+    reader = Reader(index.captured_payload(None), payload(index))
+    reader.check(4)
+    add(index, np.arange(8))
+    log = index._living_log()
+    assert log is not None and log.entries.slots[: log.entries.count[0]].tolist() == [4, 5, 6, 7]
+    reader.check_rest()
+
+
+def test_slots_that_only_an_older_picture_has_passed_are_put_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undo, "PORTION", 4)
+    index = new_index()
+    add(index, np.arange(8))
+    older = Reader(index.captured_payload(None), payload(index))
+    older.check(4)
+    add(index, np.arange(8))
+    newer = Reader(index.captured_payload(None), payload(index))
+    add(index, np.arange(8))
+    older.check_rest()
+    newer.check_rest()
+
+
+def test_the_memory_of_entries_serves_the_next_log_but_not_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undo, "PORTION", 4)
+    index = new_index()
+    add(index, np.arange(1_000))
+    first = Reader(index.captured_payload(None), payload(index))
+    add(index, np.arange(1_000))
+    (before,) = index._blocks
+    add(index, np.arange(5_000))  # the records are replaced: the picture keeps the old ones
+    second = Reader(index.captured_payload(None), payload(index))
+    add(index, np.arange(5_000))
+    (after,) = index._blocks
+    assert after.slots is not before.slots
+    first.check_rest()
+    second.check_rest()
+    third = Reader(index.captured_payload(None), payload(index))
+    assert index._blocks[0].slots is after.slots
+    add(index, np.arange(5_000))
+    third.check_rest()
 
 
 def test_nothing_is_put_aside_once_all_pictures_are_copied_or_dropped() -> None:
@@ -115,7 +184,7 @@ def test_nothing_is_put_aside_once_all_pictures_are_copied_or_dropped() -> None:
 
 
 def test_a_log_forgets_what_only_pictures_that_are_gone_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(undo, "_LEAST", 64)
+    monkeypatch.setattr(undo, "_BLOCK", 64)
     index, keys = new_index(), np.arange(50)
     add(index, keys)
     kept = [index.captured_payload(None)]
@@ -123,7 +192,7 @@ def test_a_log_forgets_what_only_pictures_that_are_gone_needed(monkeypatch: pyte
         add(index, keys)
         kept = [*kept[-1:], index.captured_payload(None)]
     log = index._living_log()
-    assert log is not None and len(log.entries.slots) < 1_000 < log.entries.first
+    assert log is not None and len(log.blocks) < 10 and log.entries.first > 1_000
 
 
 def test_pictures_of_records_that_were_replaced_stay_true() -> None:

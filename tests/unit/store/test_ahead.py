@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.store.ahead import CHUNKS_AHEAD, INLINE, ahead
+from penstock.store.ahead import BUNDLE, BUNDLES_AHEAD, INLINE, ahead
 
 _CHUNK = INLINE // 4
 
@@ -23,17 +23,17 @@ def encoding_threads() -> int:
     return sum(thread.name == "encoding ahead" for thread in threading.enumerate())
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 8 + 3 * CHUNKS_AHEAD])
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 8 + 3 * BUNDLES_AHEAD])
 def test_the_same_chunks_come_in_the_same_order(count: int) -> None:
     assert list(ahead(chunks(count))) == list(chunks(count))
     assert encoding_threads() == 0
 
 
-@pytest.mark.parametrize("breaks_at", [0, 2, 6, 8 + 2 * CHUNKS_AHEAD])
+@pytest.mark.parametrize("breaks_at", [0, 2, 6, 8 + 2 * BUNDLES_AHEAD])
 def test_what_the_encoder_raises_is_raised_after_what_came_before(breaks_at: int) -> None:
     taken = []
     with pytest.raises(ValueError, match="cannot be encoded"):
-        for chunk in ahead(chunks(10 + 2 * CHUNKS_AHEAD, breaks_at)):
+        for chunk in ahead(chunks(10 + 2 * BUNDLES_AHEAD, breaks_at)):
             taken.append(chunk)
     assert len(taken) == breaks_at
     assert encoding_threads() == 0
@@ -52,4 +52,17 @@ def test_a_writer_that_gives_up_ends_the_encoding() -> None:
         next(content)
     content.close()  # type: ignore[attr-defined]
     assert encoding_threads() == 0
-    assert len(made) <= 6 + 2 * CHUNKS_AHEAD
+    assert len(made) <= 6 + 2 * BUNDLES_AHEAD
+
+
+def test_small_chunks_come_in_their_order_and_up_to_the_one_that_broke() -> None:
+    def small() -> Iterator[bytes]:
+        yield bytes(INLINE)
+        for number in range(5):
+            yield b"%d" % number * (BUNDLE // 4)
+        raise ValueError("broken")
+
+    found = list[bytes]()
+    with pytest.raises(ValueError, match="broken"):
+        found.extend(chunk[:1] for chunk in ahead(small()))  # type: ignore[misc, index]
+    assert found == [bytes(1), b"0", b"1", b"2", b"3", b"4"]
