@@ -117,6 +117,54 @@ def gather_bytes(
 
 
 @njit(nogil=True, cache=True)
+def longest(offsets: NDArray[np.int64]) -> int:
+    """Of byte strings, given where each begins and ends."""
+    most = 0
+    for row in range(len(offsets) - 1):
+        most = max(most, offsets[row + 1] - offsets[row])
+    return most
+
+
+@njit(nogil=True, cache=True)
+def pack(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Byte strings of at most 15 bytes as two words each: the bytes, zeros, and in the last byte how many they are."""
+    packed = np.empty((2, len(offsets) - 1), np.uint64)
+    for row in range(len(offsets) - 1):
+        place, length = offsets[row], np.uint64(offsets[row + 1] - offsets[row])
+        low, high, one = np.uint64(0), np.uint64(0), np.uint64(1)
+        if place + 16 <= len(data):
+            if length < 8:
+                low = word_at(data, place) & (one << np.uint64(8) * length) - one
+            else:
+                low = word_at(data, place)
+                high = word_at(data, place + 8) & (one << np.uint64(8) * (length - np.uint64(8))) - one
+        else:
+            for byte in range(length):
+                shifted = np.uint64(data[place + byte]) << np.uint64(8) * np.uint64(byte % 8)
+                if byte < 8:
+                    low |= shifted
+                else:
+                    high |= shifted
+        packed[0, row] = low
+        packed[1, row] = high | length << np.uint64(56)
+    return packed
+
+
+@njit(nogil=True, cache=True)
+def unpack(low: NDArray[np.uint64], high: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """What `pack` was given: where each begins and ends, and the bytes."""
+    offsets = np.empty(len(low) + 1, np.int64)
+    offsets[0] = 0
+    for row in range(len(low)):
+        offsets[row + 1] = offsets[row] + np.int64(high[row] >> np.uint64(56))
+    data = np.empty(offsets[len(low)] + 16, np.uint8)
+    for row in range(len(low)):  # what is too much is written over by the next one
+        put_word(data, offsets[row], low[row])
+        put_word(data, offsets[row] + 8, high[row])
+    return offsets, data[: offsets[len(low)]]
+
+
+@njit(nogil=True, cache=True)
 def add_ones(totals: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
     for row in range(len(slots)):
         totals[slots[row]] += 1

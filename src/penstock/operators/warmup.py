@@ -45,9 +45,10 @@ class _Kept(KeyedFunction):
 def warm_up(clock: Clock) -> None:
     """Compiles or loads what keyed exchanges, aggregates of the usual types, functions and their snapshots need."""
     numbers = np.arange(_ROWS)
-    columns = {"number": numbers, "fraction": numbers / 2, "word": numbers.astype(str)}
+    words = numbers.astype(str)
+    columns = {"number": numbers, "fraction": numbers / 2, "word": words, "text": np.char.add("some long text ", words)}
     batch = pa.record_batch({name: pa.array(values) for name, values in columns.items()})
-    for key in (("number",), ("word",), ("number", "word")):
+    for key in (("number",), ("word",), ("number", "text")):
         partition(batch, key, _KEY_GROUPS, 2)
     aggregates = {
         f"{make.__name__}_{column}": make(column)
@@ -55,7 +56,7 @@ def warm_up(clock: Clock) -> None:
         for column in ("number", "fraction")
     }
     context = _context(clock)
-    for column in ("number", "word"):
+    for column in ("number", "word", "text"):
         for operator in (
             ReduceOperator((column,), aggregates, batch.schema),
             ProcessOperator(_Kept, (column,), batch.schema, batch.schema),

@@ -56,9 +56,17 @@ _NOTHING = Additions(
 
 
 class HashIndex:
-    def __init__(self, keys: KeyColumns, kernels: ModuleType, *, nulls: bool, payload: Payload = _NO_PAYLOAD) -> None:
-        """`payload`: the words of a new key."""
-        self._words = KeyWords(keys.types, nulls=nulls)
+    def __init__(
+        self,
+        keys: KeyColumns,
+        kernels: ModuleType,
+        *,
+        nulls: bool,
+        short: bool = False,
+        payload: Payload = _NO_PAYLOAD,
+    ) -> None:
+        """`nulls` and `short` as in `KeyWords`; `payload`: the words of a new key."""
+        self._words = KeyWords(keys.types, nulls=nulls, short=short)
         self._kernels = kernels
         self.fresh = payload
         self._touch_at = self._words.width + self._words.tailed
@@ -135,10 +143,11 @@ class HashIndex:
 
     def look_up(self, columns: list[pa.Array]) -> Slots:
         """The slot of every row's key, -1 where it has none; no slot counts as touched."""
-        if not self.takes(columns):  # keys with nulls, of which there are none here
-            valid = np.logical_and.reduce([column.is_valid().to_numpy(zero_copy_only=False) for column in columns])
-            slots = np.full(len(valid), -1, np.int64)
-            slots[valid] = self.look_up([column.filter(pa.array(valid)) for column in columns])
+        if not self.takes(columns):  # there are none of those that it does not take
+            takes = self._words.takes_rows(columns)
+            slots = np.full(len(takes), -1, np.int64)
+            if takes.any():
+                slots[takes] = self.look_up([column.filter(pa.array(takes)) for column in columns])
             return slots
         keys = self._words.encode(columns)
         hashes = self._kernels.hash_keys(keys.words, keys.offsets, keys.data)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from penstock.kernels.gathering import taken
 from penstock.kernels.loading import compiled
 from penstock.state.keys import Key, KeyColumns
-from penstock.state.keywords import has_nulls
+from penstock.state.keywords import has_long, has_nulls
 from penstock.state.touched import Numbers, Touched
 
 Slots = npt.NDArray[np.int64]
@@ -172,19 +172,15 @@ class DictIndex:
 def suited_index(index: KeyIndex, keys: KeyColumns, columns: list[pa.Array]) -> KeyIndex:
     """The index to use for a batch with these key columns: the same, or another one with the same keys in the same
     slots. A dict is used until the first batch that is worth loading the compiled kernels."""
-    if isinstance(index, DictIndex):
-        if compiled(len(columns[0])) is None:
-            return index
-        known = index.captured()(None) if len(index) else []
-        return _refilled(index, keys, nulls=any(map(has_nulls, [*columns, *known])))
-    return index if index.takes(columns) else _refilled(index, keys, nulls=True)
-
-
-def _refilled(index: KeyIndex, keys: KeyColumns, *, nulls: bool) -> KeyIndex:
+    if compiled(len(columns[0])) is None if isinstance(index, DictIndex) else index.takes(columns):
+        return index
     from penstock.kernels import table
     from penstock.state.hashindex import HashIndex
 
-    made = HashIndex(keys, table, nulls=nulls, payload=index.fresh)
-    if len(index):
-        made.take_over(index.captured()(None), index.take_touched().numbers(), index.payload[: len(index)])
+    known = index.captured()(None) if len(index) else []
+    everything = [*columns, *known]
+    nulls, short = any(map(has_nulls, everything)), not any(map(has_long, everything))
+    made = HashIndex(keys, table, nulls=nulls, short=short, payload=index.fresh)
+    if known:
+        made.take_over(known, index.take_touched().numbers(), index.payload[: len(index)])
     return made

@@ -1,15 +1,17 @@
 """Keys as words of 64 bits and tails of bytes: what a compiled table is indexed by (see `kernels.table`).
 
 Every key column has its words: a number, date, time or truth value one, a decimal two or four, a string or binary its
-length. The bytes of all strings and binaries of a key, one after another, are its tail. Where keys hold nulls, a last
-word says which columns are null, and what they have besides is zero. Equal keys have equal words and tails, so both
-zeros are one key and so are all NaNs.
+length. The bytes of all strings and binaries of a key, one after another, are its tail. Where none has more than 15
+bytes, they are two words each, and no key has a tail: one access to memory less for every lookup. Where keys hold
+nulls, a last word says which columns are null, and what they have besides is zero. Equal keys have equal words and
+tails, so both zeros are one key and so are all NaNs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,8 @@ Words = npt.NDArray[np.uint64]
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 
+_SHORT = 15
+"""Bytes of a string that is two words, with one for its length."""
 NO_BYTES: Bytes = read_only(np.empty(0, np.uint8))
 
 
@@ -48,21 +52,26 @@ class Encoded:
 
 
 class KeyWords:
-    """`nulls`: whether keys may hold nulls, which takes a word more."""
+    """`nulls`: whether keys may hold nulls, which takes a word more. `short`: no string or binary is long."""
 
-    def __init__(self, types: Sequence[pa.DataType], *, nulls: bool) -> None:
-        self._types, self.nulls = tuple(types), nulls
-        self._widths = [_width(kind) for kind in types]
+    def __init__(self, types: Sequence[pa.DataType], *, nulls: bool, short: bool = False) -> None:
+        self._types, self.nulls, self._short = tuple(types), nulls, short
+        self._widths = [2 if short and is_bytes(kind) else _width(kind) for kind in types]
         self.width = sum(self._widths) + nulls
-        self.tailed = any(map(is_bytes, types))
-
-    def tail_length(self, words: Words) -> int:
-        """Of one key, given its words."""
-        places = np.cumsum([0, *self._widths[:-1]])
-        return sum(int(words[place]) for place, kind in zip(places, self._types, strict=True) if is_bytes(kind))
+        self.tailed = not short and any(map(is_bytes, types))
 
     def takes(self, columns: Sequence[pa.Array]) -> bool:
-        return self.nulls or not any(map(has_nulls, columns))
+        return (self.nulls or not any(map(has_nulls, columns))) and not (self._short and any(map(has_long, columns)))
+
+    def takes_rows(self, columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+        """Of which rows it takes the key."""
+        taken = np.ones(len(columns[0]), np.bool_)
+        for column in map(_decoded, columns):
+            if not self.nulls:
+                taken &= valid_rows(column)
+            if self._short and is_bytes(column.type):
+                taken &= np.diff(offsets_and_bytes(_emptied(column))[0]) <= _SHORT
+        return taken
 
     # ---- to words ----
     def encode(self, columns: Sequence[pa.Array]) -> Encoded:
@@ -71,12 +80,15 @@ class KeyWords:
         tails: list[pa.Array] = []
         for column in columns:
             if is_bytes(column.type):
-                column = _emptied(column) if column.null_count else column
+                column = _emptied(column)
+                if self._short:
+                    words.append(_packed(column))
+                    continue
                 tails.append(column)
-            words.extend(_words_of(column))
+            words.extend(word.reshape(1, -1) for word in _words_of(column))
         if self.nulls:
-            words.append(_null_word(columns))
-        matrix = words[0].reshape(1, -1) if len(words) == 1 else np.stack(words)
+            words.append(_null_word(columns).reshape(1, -1))
+        matrix = words[0] if len(words) == 1 else np.concatenate(words)
         if not tails:
             return Encoded(read_only(matrix))
         offsets, data = offsets_and_bytes(tails[0] if len(tails) == 1 else _joined(tails))
@@ -92,7 +104,9 @@ class KeyWords:
         for number, (kind, width) in enumerate(zip(self._types, self._widths, strict=True)):
             own = words[place : place + width]
             place += width
-            if is_bytes(kind):
+            if is_bytes(kind) and self._short:
+                column = _unpacked(own, kind)
+            elif is_bytes(kind):
                 assert begin is not None
                 lengths = own[0].view(np.int64)
                 offsets = np.zeros(len(lengths) + 1, np.int64)
@@ -118,6 +132,35 @@ def has_nulls(column: pa.Array) -> bool:
     return bool(column.null_count) or pat.is_null(column.type)
 
 
+def has_long(column: pa.Array) -> bool:
+    """Whether a value is a string or binary that does not fit into two words."""
+    kind = column.type
+    if pat.is_dictionary(kind):
+        return has_long(column.dictionary)
+    if not is_bytes(kind):
+        return False
+    if pat.is_fixed_size_binary(kind):
+        return bool(kind.byte_width > _SHORT)
+    return bool(_kernels().longest(read_only(offsets_and_bytes(_emptied(column))[0])) > _SHORT)
+
+
+def _packed(column: pa.Array) -> Words:
+    offsets, data = offsets_and_bytes(column)
+    words: Words = _kernels().pack(read_only(offsets), read_only(data))
+    return words
+
+
+def _unpacked(words: Words, kind: pa.DataType) -> pa.Array:
+    low, high = (read_only(np.ascontiguousarray(word)) for word in words)
+    return _bytes_column(kind, *_kernels().unpack(low, high))
+
+
+def _kernels() -> ModuleType:
+    from penstock.kernels import compiled  # words are for compiled tables, so it is loaded
+
+    return compiled
+
+
 def _width(kind: pa.DataType) -> int:
     if pat.is_null(kind):
         return 0
@@ -139,6 +182,8 @@ def _null_word(columns: Sequence[pa.Array]) -> Words:
 
 def _emptied(column: pa.Array) -> pa.Array:
     """A column of bytes with empty ones, or zeros, in place of nulls."""
+    if not column.null_count:
+        return column
     length = column.type.byte_width if pat.is_fixed_size_binary(column.type) else 0
     return column.fill_null(pa.scalar(bytes(length), pa.binary()).cast(column.type))
 

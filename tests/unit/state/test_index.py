@@ -34,7 +34,8 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.time32("s"): st.integers(0, 3).map(dt.time),
     pa.decimal128(20, 2): st.integers(-3, 3).map(lambda cents: Decimal(cents) / 100),
     pa.decimal256(50, 0): st.sampled_from([Decimal(10**40), Decimal(-(10**40)), Decimal(0)]),
-    pa.string(): st.text("ab", max_size=3) | st.sampled_from(["a long word", "a long wort", "ünïcödé" * 3]),
+    pa.string(): st.text("ab", max_size=3)
+    | st.sampled_from(["8 bytes!", "a long word", "a long wort", "of fifteen byte", "of sixteen bytes", "ünïcödé" * 3]),
     pa.large_string(): st.text("ab", max_size=2),
     pa.binary(): st.binary(max_size=2) | st.just(bytes(17)),
     pa.binary(3): st.sampled_from([b"abc", b"abd", bytes(3)]),
@@ -127,6 +128,18 @@ def test_an_index_that_changes_its_form_keeps_slots_and_what_was_touched(
                 index = suited_index(index, keys, columns)
         model.check(index, columns)
     model.check_kept(index)
+
+
+@given(runs())
+def test_keys_are_looked_up_that_an_index_cannot_hold(run: tuple[list[pa.DataType], list[list[pa.Array]]]) -> None:
+    types, batches = run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.state.index.compiled", lambda _rows: table)
+        index = suited_index(DictIndex(keys_of(types)), keys_of(types), batches[0])
+    model = Model()
+    model.check(index, batches[0])
+    for columns in batches:
+        assert index.look_up(columns).tolist() == [model.slots.get(key, -1) for key in plain(columns)]
 
 
 def test_keys_that_share_half_their_hash_are_told_apart() -> None:
