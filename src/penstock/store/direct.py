@@ -3,8 +3,8 @@
 Checkpoints write megabytes again and again that nobody will read unless something fails. Through the cache each of them
 is copied into pages that have to be found, and in a virtual machine often to be asked for, which costs several times
 what making the bytes does, and drives out what others would read. So they are collected in a *stage*, in memory that is
-used over and over, and the disk takes them from there (O_DIRECT). What is longer than a stage goes out a stage at a
-time, while others make what follows. Where the disk wants none of it, the usual way is taken: for the whole file if it
+used over and over, and the disk takes them from there (O_DIRECT). What is longer than a stage goes on half a stage at a
+time, while the other half is filled. Where the disk wants none of it, the usual way is taken: for the whole file if it
 says so at once, and otherwise from there on. What was written so is read so too, if it is much.
 """
 
@@ -17,6 +17,7 @@ import mmap
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from typing import Final
 
@@ -26,6 +27,7 @@ from penstock.state.parts import Buffer
 
 STAGE: Final = 8 << 20
 """Bytes of a stage. What is never written to is never used of it."""
+_HALF: Final = STAGE // 2
 LEAST: Final = 64 << 10
 """Smaller files are as quickly copied."""
 _BLOCK: Final = 4096
@@ -78,18 +80,23 @@ class Stage:
         self._bytes = np.frombuffer(self._memory, np.uint8)  # which copies without the GIL
         self.size = 0
 
-    def fill(self, source: Iterator[Buffer], left: memoryview | None = None) -> memoryview | None:
-        """Takes what is left of a chunk, and then chunks, as far as there is room. Returns what is left of the last
-        one; None: that was all."""
-        self.size = 0
+    def fill(self, source: Iterator[Buffer]) -> memoryview | None:
+        """Takes chunks, as far as there is room. Returns what is left of the last one; None: that was all."""
+        self.size, left = self._take(source, None, slice(0, STAGE))
+        return left
+
+    def _take(self, source: Iterator[Buffer], left: memoryview | None, room: slice) -> tuple[int, memoryview | None]:
+        """Fills a part of it with what is left of a chunk, and then chunks. Returns how many bytes that were, and what
+        is left of the last chunk; None: that was all."""
+        begin, end = room.start, room.stop
         for chunk in chain(() if left is None else (left,), source):
             view = memoryview(chunk).cast("B")
-            taken = min(view.nbytes, STAGE - self.size)
-            self._bytes[self.size : self.size + taken] = view[:taken]
-            self.size += taken
+            taken = min(view.nbytes, end - begin)
+            self._bytes[begin : begin + taken] = view[:taken]
+            begin += taken
             if taken < view.nbytes:
-                return view[taken:]
-        return None
+                return begin - room.start, view[taken:]
+        return begin - room.start, None
 
     @property
     def content(self) -> memoryview:
@@ -98,19 +105,35 @@ class Stage:
     def write(self, file: int, left: memoryview | None, source: Iterator[Buffer]) -> tuple[int, bool]:
         """Writes its content to an opened file, then what is left and what follows, and makes it durable. Returns how
         many bytes that were, and whether all of them went past the cache."""
-        size, direct = 0, True
-        while True:
-            padded = -(-self.size // _BLOCK) * _BLOCK
-            self._bytes[self.size : padded] = 0
-            size += self.size
-            with memoryview(self._memory) as memory:
-                direct = _write(file, memory[:padded]) and direct
-            if left is None:
-                break
-            left = self.fill(source, left)
+        size, direct = self.size, self._put(file, 0, self.size)
+        if left is not None:
+            more, all_direct = self._write_on(file, left, source)
+            size, direct = size + more, direct and all_direct
         os.ftruncate(file, size)
         os.fsync(file)
         return size, direct
+
+    def _write_on(self, file: int, left: memoryview | None, source: Iterator[Buffer]) -> tuple[int, bool]:
+        """One half of it is filled while the disk takes the other."""
+        size, direct, begin = 0, True, 0
+        with ThreadPoolExecutor(1, "past the cache") as disk:
+            writing: Future[bool] | None = None
+            while left is not None:
+                taken, left = self._take(source, left, slice(begin, begin + _HALF))
+                if writing is not None:
+                    direct = writing.result() and direct
+                writing = disk.submit(self._put, file, begin, taken)
+                size, begin = size + taken, _HALF - begin
+            if writing is not None:
+                direct = writing.result() and direct
+        return size, direct
+
+    def _put(self, file: int, begin: int, size: int) -> bool:
+        """Appends a part of it to the file, and zeros up to a whole block."""
+        end = begin + -(-size // _BLOCK) * _BLOCK
+        self._bytes[begin + size : end] = 0
+        with memoryview(self._memory) as memory:
+            return _write(file, memory[begin:end])
 
 
 def _write(file: int, content: memoryview) -> bool:
