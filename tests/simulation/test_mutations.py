@@ -294,7 +294,7 @@ def take_a_rewritten_state_for_newer_than_it_is(patch: pytest.MonkeyPatch) -> No
             self.rewriting = None
             if self.layers:
                 rewritten.cut = self.layers[-1].cut
-                self.layers = [rewritten]
+                self.replace([rewritten])
 
     patch.setattr(statelog._Chain, "settle", settle)
 
