@@ -33,8 +33,8 @@ from penstock.state.parts import Buffer
 _LOG: Final = logging.getLogger(__name__)
 
 _MANY_ROWS: Final = 4096
-"""A batch of more is sent by the link's thread, beside the task that goes on; one of less is sent by the task itself,
-at the end of its step, with whatever else it has sent: to wake a thread takes as long."""
+"""For a batch of more the link's thread is woken, which sends it beside the task that goes on; what is less is sent by
+the task itself, at the end of its step, with all that still waits then: to wake a thread takes as long."""
 
 Put = Callable[[Note], None]
 Item = TypeVar("Item")
