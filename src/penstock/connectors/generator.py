@@ -155,7 +155,10 @@ class _GeneratorOperator(SourceOperator):
         )
         rate = self._source.rate
         share = len(own) / self._source.splits
-        self._allowance = None if rate is None or not share else _Allowance(rate * share, context.clock)
+        if rate is None or not share:
+            self._allowance = None
+        else:
+            self._allowance = _Allowance(rate * share, context.clock, context.deployed_ms)
 
     def poll(self, max_rows: int) -> Polled:
         if self._finished():
@@ -224,22 +227,31 @@ def _restored(source: Generator, own: Index, parts: Sequence[RestoredPart]) -> t
 
 class _Allowance:
     """How many rows a rate allows by now: a bucket that fills with time and holds `_BURST` seconds at most. It begins
-    to with the first poll: subtasks are opened one by one but start together, and a difference would stay for good, as
-    one of event time for which all windows wait."""
+    to with the deployment, which is the same moment for all subtasks: they begin to poll one after another, and a
+    difference would stay for good, as one of event time for which all windows wait. What took long before the first
+    poll is made up for only as far as the bucket holds it, and equally by all."""
 
-    def __init__(self, rate: float, clock: Clock):
+    def __init__(self, rate: float, clock: Clock, deployed_ms: int):
         self._rate = rate
         self._clock = clock
+        self._deployed_ms = deployed_ms
         self._filled: float | None = None
         self._tokens = 0.0
 
     def rows(self) -> int:
         now = self._clock.now()
         most = max(1.0, self._rate * _BURST)
-        if self._filled is not None:
-            self._tokens = min(most, self._tokens + (now - self._filled) * self._rate)
+        if self._filled is None:
+            self._filled = now - self._begun_for()
+        self._tokens = min(most, self._tokens + (now - self._filled) * self._rate)
         self._filled = now
         return int(self._tokens)
+
+    def _begun_for(self) -> float:
+        """Seconds from the deployment to now, less whole bursts."""
+        if not self._deployed_ms:
+            return 0.0
+        return max(0.0, (self._clock.wall_ms() - self._deployed_ms) / 1000.0) % _BURST
 
     def spend(self, rows: int) -> None:
         self._tokens -= rows

@@ -124,7 +124,7 @@ def valid_rows(column: pa.Array) -> npt.NDArray[np.bool_]:
     return column.is_valid().to_numpy(zero_copy_only=False)
 
 
-def fixed_width_values(column: pa.Array, dtype: str) -> npt.NDArray[np.generic]:
+def fixed_width_values(column: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
     """The values of a fixed-width column as they lie in memory, without a copy; what lies under a null is arbitrary."""
     width = np.dtype(dtype).itemsize
     buffer = column.buffers()[1]

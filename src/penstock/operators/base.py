@@ -68,6 +68,8 @@ class OperatorContext:
     same_share: bool = True
     """Whether the subtask goes on with what the one of its index had; not at another parallelism, nor after a change of
     the key groups that moved keys between subtasks."""
+    deployed_ms: int = 0
+    """Milliseconds since the epoch: when the attempt was deployed, which all of its subtasks agree on; 0: unknown."""
 
 
 class Operator:

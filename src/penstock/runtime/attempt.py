@@ -201,6 +201,7 @@ class AttemptRun:
             checkpointing=around.files is not None,
             attempt=deploy.attempt,
             generation=deploy.generation,
+            deployed_ms=deploy.deployed_ms,
             restored=None if assignment.restore is None else self._restored(assignment.restore),
             notify=thread.wake,
         )

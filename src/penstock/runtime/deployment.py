@@ -19,6 +19,7 @@ def deploy_messages(
     addresses: Mapping[WorkerId, Address],
     restores: Mapping[SubtaskId, SubtaskRestore],
     parallelism: int | None = None,
+    deployed_ms: int = 0,
 ) -> dict[WorkerId, Deploy]:
     """`workers` by slot: the worker of slot i runs subtask i of every chain. `restores` is empty on a fresh start."""
     locations = [(subtask, workers[subtask.index]) for subtask in graph.subtasks()]
@@ -26,7 +27,9 @@ def deploy_messages(
     for worker in workers:
         own = [subtask for subtask, location in locations if location == worker]
         assignments = [Assignment(subtask, _restore(restores.get(subtask))) for subtask in own]
-        messages[worker] = Deploy(attempt, generation, assignments, dict(addresses), locations, parallelism)
+        messages[worker] = Deploy(
+            attempt, generation, assignments, dict(addresses), locations, parallelism, deployed_ms
+        )
     return messages
 
 

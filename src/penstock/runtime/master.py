@@ -353,8 +353,9 @@ class Master:
 
     def _deploy(self, attempt: Attempt, workers: tuple[WorkerId, ...]) -> None:
         addresses = {worker: self._addresses[worker] for worker in workers}
+        now = self._clock.wall_ms()
         messages = deploy_messages(
-            self._graph, attempt, self._generation, workers, addresses, self._restores, self._parallelism
+            self._graph, attempt, self._generation, workers, addresses, self._restores, self._parallelism, now
         )
         for worker, message in messages.items():
             self._ports.send(worker, message)

@@ -117,6 +117,7 @@ def operator_context(
     attempt: Attempt,
     generation: Generation,
     settings: RuntimeSettings,
+    deployed_ms: int,
 ) -> OperatorContext:
     parallelism, total = graph.chain(subtask.chain).parallelism, graph.key_groups
     # A chain without keyed input may be wider than there are key groups; then it owns none.
@@ -136,4 +137,5 @@ def operator_context(
         rocksdb=settings.rocksdb,
         job=graph.name,
         same_share=restored is None or not restored.former,
+        deployed_ms=deployed_ms,
     )

@@ -99,6 +99,7 @@ class Task:
         checkpointing: bool,
         attempt: Attempt,
         generation: Generation,
+        deployed_ms: int = 0,
         restored: RestoredSubtask | None = None,
         notify: Callable[[], None] = _nobody,
     ) -> None:
@@ -115,6 +116,7 @@ class Task:
         self._checkpointing = checkpointing
         self._attempt = attempt
         self._generation = generation
+        self._deployed_ms = deployed_ms
         self._restored = restored
         self._notify = notify
         self._mailbox: deque[Note] = deque()
@@ -264,6 +266,7 @@ class Task:
             self._attempt,
             self._generation,
             self._settings,
+            self._deployed_ms,
         )
 
     def _keep_log_of(self, chain: OperatorChain) -> None:

@@ -250,12 +250,12 @@ class SimulatedWorker:
         self.world.chaos.reach(Point.DEPLOY)
         self._files = self._attempt_files(message)
         for assignment in message.assignments:
-            self._build(run, assignment, self.driver.graph_at(message.parallelism))
+            self._build(message, assignment, self.driver.graph_at(message.parallelism))
 
-    def _build(self, run: Run, assignment: Assignment, graph: JobGraph) -> None:
+    def _build(self, message: Deploy, assignment: Assignment, graph: JobGraph) -> None:
         """As the real worker does: a task from its assignment, which opens soon, but does not run yet."""
         world, subtask, restore = self.world, assignment.subtask, assignment.restore
-        generation, attempt = run
+        run = generation, attempt = message.generation, message.attempt
         network = world.network.join(run, graph)
         actor = self.tasks[subtask] = TaskActor(self, run, subtask)
         actor.task = Task(
@@ -269,6 +269,7 @@ class SimulatedWorker:
             checkpointing=world.scenario.checkpoints is not None,
             attempt=attempt,
             generation=generation,
+            deployed_ms=message.deployed_ms,
             restored=None if restore is None else self._restored(run, restore),
             notify=actor.notified,
         )

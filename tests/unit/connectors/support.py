@@ -34,6 +34,7 @@ def context(
     attempt: int = 1,
     generation: int = 1,
     uid: str = "it",
+    deployed_ms: int = 0,
 ) -> OperatorContext:
     return OperatorContext(
         uid=Uid(uid),
@@ -48,6 +49,7 @@ def context(
         restored=restored,
         restored_checkpoint=CheckpointId(1) if restored else None,
         job="job",
+        deployed_ms=deployed_ms,
     )
 
 

@@ -158,6 +158,21 @@ def test_subtasks_that_are_opened_one_after_another_and_start_together_are_equal
     assert [operator.poll(2000).batch.num_rows for operator in operators] == [1024] * 2  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("wait", [0.25, 3.25])
+def test_subtasks_that_poll_for_the_first_time_one_after_another_are_equally_far(wait: float) -> None:
+    clock = ManualClock(1_000.0)
+    deployed = clock.wall_ms()
+    operators = [
+        opened(numbers(None, rate=16_384.0), index, 2, clock=clock, deployed_ms=deployed) for index in range(2)
+    ]
+    clock.seconds += wait
+    first = operators[0].poll(100_000).batch
+    assert first is not None and first.num_rows == 2048  # of a quarter of a second: whole ones are not made up for
+    clock.seconds += 0.25
+    rest = [operator.poll(100_000).batch for operator in operators]
+    assert [0 if batch is None else batch.num_rows for batch in rest] == [2048, 4096]
+
+
 def test_a_source_at_a_high_rate_pauses_after_a_batch_unless_it_is_behind() -> None:
     clock = ManualClock()
     operator = opened(numbers(None, rate=102_400.0), clock=clock)

@@ -151,6 +151,8 @@ class Deploy(_Message, frozen=True):
     """Of every subtask of the job."""
     parallelism: int | None = None
     """At which the job runs; None: that of the graph that was shipped."""
+    deployed_ms: int = 0
+    """When, by the master's wall clock."""
 
 
 class Start(_Message, frozen=True):
