@@ -159,7 +159,7 @@ class Sharing:
             return
         began = self._clock.now()
         try:
-            self._files.write(path, [chunk for share in wanted for chunk in share.content.chunks])
+            self._files.write_in_place(path, [chunk for share in wanted for chunk in share.content.chunks])
         except Exception as error:
             _LOG.warning("%s could not be written", path, exc_info=True)
             for share in wanted:

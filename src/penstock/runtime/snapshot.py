@@ -145,19 +145,18 @@ class Snapshots:
             return
         del self._pending[pending.checkpoint]
         own = pending.state.own
-        state = pending.state.handles()
         figures = SnapshotFigures(
             start_delay_ms=pending.start_delay_ms,
             alignment_ms=pending.alignment_ms,
             sync_ms=pending.sync_ms,
             async_ms=(pending.channels_in + (own.seconds if own else 0.0)) * 1000.0,
             state_bytes=sum(handle.length for handle in own.handles) if own else 0,
-            full_bytes=sum(handle.length for handle in state),
+            full_bytes=pending.state.bytes,
             in_flight_bytes=sum(handle.length for handle in pending.channels),
             in_flight_rows=pending.channel_rows,
             unaligned=pending.unaligned,
         )
-        every = [*state, *pending.channels]
+        every = [*pending.state.handles(), *pending.channels]
         self._reports.acknowledge(pending.checkpoint, every, pending.committables, figures, pending.drained)
 
 

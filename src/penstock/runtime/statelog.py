@@ -141,6 +141,8 @@ class _Chain:
     """Of those that are durable, but for the base."""
     _inlined: int = 0
     """Of these and the base, the bytes that have no file."""
+    _named: list[PartHandle] = field(default_factory=list)
+    """The handles of those that are durable. Cuts share it: it is only added to, or replaced."""
 
     @property
     def place(self) -> tuple[Uid, str]:
@@ -149,6 +151,7 @@ class _Chain:
     def replace(self, layers: list[Layer]) -> None:
         self.layers = layers
         self._settled = self._published = self._bytes = self._inlined = 0
+        self._named = []
 
     def _look(self) -> None:
         layers = self.layers
@@ -156,9 +159,16 @@ class _Chain:
             layer = layers[self._settled]
             self._bytes += layer.bytes if self._settled else 0
             self._inlined += sum(handle.length for handle in layer.handles if handle.inline is not None)
+            self._named += layer.handles
             self._settled += 1
         while self._published < len(layers) and layers[self._published].published:
             self._published += 1
+
+    def cut(self) -> CutChain:
+        """The layers that there are now."""
+        self._look()
+        base = self.layers[0].bytes if self._settled else 0
+        return CutChain(self.place, self._named, len(self._named), base + self._bytes, self.layers[self._settled :])
 
     def floor(self, now: Cut) -> Cut:
         """No changes since an earlier cut will be asked for: up to here everything is durable, or there is nothing."""
@@ -205,10 +215,32 @@ class _Chain:
 
 
 @dataclass(frozen=True, slots=True)
+class CutChain:
+    """The layers of a state at a cut. A snapshot costs what is new in it: those that were durable by then, which may be
+    hundreds, are not looked at one by one."""
+
+    place: tuple[Uid, str]
+    named: list[PartHandle]
+    """Begins with the handles of the layers that were durable."""
+    known: int
+    """How many these are."""
+    known_bytes: int
+    others: Sequence[Layer]
+
+    @property
+    def handles(self) -> list[PartHandle]:
+        return self.named[: self.known] + [handle for layer in self.others for handle in layer.handles]
+
+    @property
+    def bytes(self) -> int:
+        return self.known_bytes + sum(layer.bytes for layer in self.others)
+
+
+@dataclass(frozen=True, slots=True)
 class Captured:
     """A snapshot at its cut: the layers of every logged state, and what was written for this snapshot itself."""
 
-    chains: Sequence[Sequence[Layer]]
+    chains: Sequence[CutChain]
     own: Write | None
     """None: there was nothing to write."""
     layered: frozenset[Write]
@@ -221,13 +253,20 @@ class Captured:
         return layered if self.own is None else layered | {self.own}
 
     def handles(self) -> list[PartHandle]:
-        """All parts, once they are durable."""
-        logged = {layers[0].place for layers in self.chains if layers}
-        others = () if self.own is None else self.own.handles
-        return [
-            *(handle for handle in others if (handle.uid, handle.name) not in logged),
-            *(handle for layers in self.chains for layer in layers for handle in layer.handles),
-        ]
+        """All parts, once they are durable: first the layers, most of which the snapshot before had as well."""
+        layered = [handle for chain in self.chains for handle in chain.handles]
+        return layered + self._others
+
+    @property
+    def bytes(self) -> int:
+        """Of all parts, once they are durable."""
+        return sum(chain.bytes for chain in self.chains) + sum(handle.length for handle in self._others)
+
+    @property
+    def _others(self) -> list[PartHandle]:
+        """What was written for this snapshot and is no layer."""
+        logged = {chain.place for chain in self.chains}
+        return [] if self.own is None else [h for h in self.own.handles if (h.uid, h.name) not in logged]
 
 
 class StateLog:
@@ -269,14 +308,15 @@ class StateLog:
         parts, rewritten = _Parts(others), _Parts({})
         self._mark()
         if purpose is Purpose.SAVEPOINT:
-            chains = [[self._whole(chain, write, parts, portable=True)] for chain in self._chains]
-            unpublished = [layer for layers in chains for layer in layers if not layer.published]
+            whole = [self._whole(chain, write, parts, portable=True) for chain in self._chains]
+            chains = [CutChain(layer.place, [], 0, 0, [layer]) for layer in whole]
+            unpublished = [layer for layer in whole if not layer.published]
         else:
             for chain in self._chains:
                 self._extend(chain, write, parts)
                 if self._must_rewrite(chain):
                     chain.rewriting = self._whole(chain, rewrite, rewritten)
-            chains = [list(chain.layers) for chain in self._chains]
+            chains = [chain.cut() for chain in self._chains]
             unpublished = [layer for chain in self._chains for layer in chain.unpublished]
         layered = frozenset(write for layer in unpublished for write in layer.writes)
         captured = Captured(chains, self._start(write, parts), layered)

@@ -8,7 +8,8 @@ follow each other, and one that was heard before is a repetition, in which there
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from operator import is_
 
 from penstock.core.handles import PartHandle
 from penstock.core.ids import Attempt, SubtaskId
@@ -23,15 +24,15 @@ class Told:
 
     def __init__(self) -> None:
         self._last: list[PartHandle] = []
-        self._places: Mapping[int, int] = {}
         self._turn = 0
 
     def tell(self, handles: Sequence[PartHandle]) -> tuple[int, Runs, list[PartHandle]]:
         """The turn, what is kept of the last one, and what is new."""
-        kept: Runs = []
+        same = _common(self._last, handles)
+        kept: Runs = [(0, same)] if same else []
         new: list[PartHandle] = []
-        places = self._places
-        for handle in handles:
+        places = {id(handle): place for place, handle in enumerate(self._last[same:], same)}
+        for handle in handles[same:]:
             place = places.get(id(handle), -1)
             if place < 0:
                 new.append(handle)
@@ -40,7 +41,6 @@ class Told:
             else:
                 kept.append((place, place + 1))
         self._last = named(self._last, kept, new)
-        self._places = {id(handle): place for place, handle in enumerate(self._last)}
         self._turn += 1
         return self._turn, kept, new
 
@@ -66,5 +66,12 @@ class Heard:
 
 
 def named(last: list[PartHandle], kept: Runs, new: list[PartHandle]) -> list[PartHandle]:
-    handles = [handle for start, end in kept for handle in last[start:end]]
+    handles: list[PartHandle] = []
+    for start, end in kept:
+        handles += last[start:end]
     return handles + new
+
+
+def _common(one: Sequence[PartHandle], other: Sequence[PartHandle]) -> int:
+    """How many handles both begin with."""
+    return next((place for place, same in enumerate(map(is_, one, other)) if not same), min(len(one), len(other)))

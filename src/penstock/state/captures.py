@@ -24,6 +24,11 @@ Slots = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int32]
 
 
+def numbers_of(rows: Rows | slice) -> Rows:
+    """Rows that follow each other may be given as a slice, from its start to its end."""
+    return np.arange(rows.start, rows.stop, dtype=np.int32) if isinstance(rows, slice) else rows
+
+
 class Captures:
     """Of the arrays of one owner."""
 
@@ -41,14 +46,16 @@ class Captures:
         for _, frozen in living:
             frozen.keep(slots)
 
-    def reader(self, arrays: Sequence[Array], slots: Slots | Rows | None, length: int) -> Callable[[Rows], list[Array]]:
+    def reader(
+        self, arrays: Sequence[Array], slots: Slots | Rows | None, length: int
+    ) -> Callable[[Rows | slice], list[Array]]:
         """Gives some rows of all arrays, as they are now, later and on any thread: of these slots, or of the first
         `length`."""
         if not arrays:
             return lambda rows: []
         if (length if slots is None else len(slots)) <= COPIED:
             copies = [array[:length].copy() if slots is None else gathered(array, slots) for array in arrays]
-            return lambda rows: [gathered(copy, rows) for copy in copies]
+            return lambda rows: [copy[rows] if isinstance(rows, slice) else gathered(copy, rows) for copy in copies]
         frozen = FrozenArrays(arrays, length)
         self._frozen.append(weakref.ref(frozen))
-        return lambda rows: frozen.values(rows if slots is None else slots[rows])
+        return lambda rows: frozen.values(numbers_of(rows) if slots is None else slots[rows])

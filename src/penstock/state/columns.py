@@ -11,7 +11,15 @@ from penstock.core.ids import Cut, Uid
 from penstock.state.keys import KeyColumns
 from penstock.state.parts import Buffer, Encode, Piece, RestoredPart
 from penstock.state.slottable import Section, SlotTable
-from penstock.state.tables import StateHeader, StateMismatch, encode_portions, key_columns_of, read_table, table_schema
+from penstock.state.tables import (
+    StateHeader,
+    StateMismatch,
+    encode_in_turn,
+    encode_portions,
+    key_columns_of,
+    read_table,
+    table_schema,
+)
 
 Shown = Callable[[Mapping[str, Any]], str]
 """Says what a description describes, in the message to a user who has changed it."""
@@ -24,6 +32,7 @@ class ColumnState:
         self, name: str, kind: str, keys: KeyColumns, table: SlotTable, description: Mapping[str, Any]
     ) -> None:
         self.name, self._kind, self._keys, self._table, self._description = name, kind, keys, table, description
+        self._schema = table_schema(kind, name, description, keys, table.stored)
 
     def own(self, key_groups: KeyGroupRange, total_groups: int) -> None:
         """Says which keys will come; before anything else."""
@@ -41,15 +50,14 @@ class ColumnState:
         return self._table.changed_since(cut)
 
     def changes(self, since: Cut) -> Encode:
-        return partial(self._encode, self._table.changes(since))
+        return partial(self._encode, encode_in_turn, self._table.changes(since))
 
     def whole(self, portable: bool) -> Sequence[Piece]:
-        return [Piece(partial(self._encode, self._table.whole()))] if len(self._table) else []
+        return [Piece(partial(self._encode, encode_portions, self._table.whole()))] if len(self._table) else []
 
-    def _encode(self, section: Section) -> Iterable[Buffer]:
+    def _encode(self, encode: Callable[..., Iterable[Buffer]], section: Section) -> Iterable[Buffer]:
         """On any thread."""
-        schema = table_schema(self._kind, self.name, self._description, self._keys, self._table.stored)
-        return encode_portions(schema, self._keys, self._total, section.rows, section.keys, section.values)
+        return encode(self._schema, self._keys, self._total, section.rows, section.keys, section.values)
 
     # ---- restores ----
     def restore(self, uid: Uid, parts: Sequence[RestoredPart], shown: Callable[[Mapping[str, Any]], str]) -> None:

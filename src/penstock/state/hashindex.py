@@ -16,9 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.kernels.gathering import gathered
 from penstock.kernels.hashing import Scalar, read_only
 from penstock.state import blocks
-from penstock.state.index import Found, Payload, Slots
+from penstock.state.captures import numbers_of
+from penstock.state.index import CapturedEntries, Found, Payload, Places, Slots, keys_at
 from penstock.state.keys import KeyColumns
 from penstock.state.keywords import Encoded, KeyWords, Words
 from penstock.state.touched import Numbers, Touched
@@ -33,8 +35,8 @@ _PORTION = 1 << 18
 """Keys that are entered into a new table at a time."""
 _SPARE = 4
 """So many portions of pictures at most are kept to be used again: one is copied while others are read."""
-_COPIED = 1 << 16
-"""Up to so many payloads are copied at once, which takes less than a millisecond."""
+_COPIED = 1 << 17
+"""Up to so many records are copied at once, which takes a millisecond at most."""
 _MANY, _AHEAD = 1 << 22, 8
 """From so many words of records on, room is made for so many times as many."""
 
@@ -250,9 +252,9 @@ class HashIndex:
     # ---- captures ----
     def captured(self) -> Callable[[Slots | slice | None], list[pa.Array]]:
         """The key columns of all slots as they are now, or of some of them; to be called later, on any thread."""
-        records, arena, kernels = self._records[: self._count], self._arena, self._kernels
+        records, kernels = self._records[: self._count], self._kernels
         words, length = self._words, len(self._template)
-        needed = words.width + words.tailed
+        needed, decode = words.width + words.tailed, self._decoder()
 
         def columns(slots: Slots | slice | None) -> list[pa.Array]:
             if isinstance(slots, np.ndarray):
@@ -260,6 +262,15 @@ class HashIndex:
                 kernels.copy_words(records.reshape(-1), length, 0, read_only(slots.view()), own)
             else:
                 own = np.ascontiguousarray((records if slots is None else records[slots])[:, :needed].T)
+            return decode(own)
+
+        return columns
+
+    def _decoder(self) -> Callable[[Words], list[pa.Array]]:
+        """From the first words of records, of which each has a row, to the columns of their keys; on any thread."""
+        words, arena, kernels = self._words, self._arena, self._kernels
+
+        def columns(own: Words) -> list[pa.Array]:
             starts = own[words.width] if words.tailed else None
             return words.decode(
                 own[: words.width], lambda begin, offsets: kernels.gather_tails(arena, begin, offsets), starts
@@ -267,7 +278,30 @@ class HashIndex:
 
         return columns
 
+    def captured_entries(self, slots: Numbers | Slots | None) -> CapturedEntries:
+        if slots is not None and len(slots) <= _COPIED:
+            return self._copied_entries(slots)
+        keys = keys_at(self.captured(), slots)
+        if not len(self.fresh):
+            return CapturedEntries(keys, lambda places: [])
+        payload = self.captured_payload(slots)
+        return CapturedEntries(keys, lambda places: payload(numbers_of(places)))
+
+    def _copied_entries(self, slots: Numbers | Slots) -> CapturedEntries:
+        """A record is a line of the cache or less: with its payload comes its key, which need not be fetched again."""
+        copied = np.empty((len(self._template), len(slots)), np.uint64)
+        wanted = read_only(slots.astype(np.int64))
+        self._kernels.copy_words(self._records.reshape(-1), len(self._template), 0, wanted, copied)
+        keys, payload, decode = copied[: self._touch_at], copied[self._touch_at + 1 :], self._decoder()
+
+        def payloads(places: Places) -> list[Words]:
+            return [word[places] if isinstance(places, slice) else gathered(word, places) for word in payload]
+
+        return CapturedEntries(lambda places: decode(keys[:, places]), payloads)
+
     def captured_payload(self, slots: Numbers | Slots | None) -> Callable[[Numbers], list[Words]]:
+        """The payloads of some or all slots in use, as they are now. To be called later, on any one thread: gives an
+        array for each word, of some of these slots, by their place among them."""
         log = self._living_log()
         if log is None:
             records, length = self._records.reshape(-1), len(self._template)

@@ -27,6 +27,8 @@ from penstock.state.touched import Numbers, Touched
 
 Slots = npt.NDArray[np.int64]
 Payload = npt.NDArray[np.uint64]
+Places = Numbers | slice
+"""Some of the slots that were captured, by their places among them."""
 
 _LEAST_ROOM = 1024
 """Keys that an index gets room for with its first one."""
@@ -46,6 +48,15 @@ class Found:
     def of_keys(self, column: pa.Array) -> pa.Array:
         """What a column of the rows has in `first_rows`."""
         return column if len(self.first_rows) == len(self.slots) else taken(column, self.first_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedEntries:
+    """Some slots as they were at a capture; to be read later, by one thread, from the first to the last."""
+
+    keys: Callable[[slice], list[pa.Array]]
+    payloads: Callable[[Places], list[Payload]]
+    """An array for each word."""
 
 
 class KeyIndex(Protocol):
@@ -77,9 +88,8 @@ class KeyIndex(Protocol):
         """So many keys will come: room for all of them is made at once, instead of again and again as they come."""
         ...
 
-    def captured_payload(self, slots: Numbers | Slots | None) -> Callable[[Numbers], list[Payload]]:
-        """The payloads of some or all slots in use, as they are now. To be called later, on any one thread: gives an
-        array for each word, of some of these slots, by their place among them."""
+    def captured_entries(self, slots: Numbers | Slots | None) -> CapturedEntries:
+        """Some or all slots in use, as they are now."""
         ...
 
     def keep(self, slots: Slots) -> None:
@@ -152,10 +162,10 @@ class DictIndex:
         if keys > len(self.payload):
             self.payload = np.concatenate([self.payload, np.tile(self.fresh, (max(_LEAST_ROOM, keys), 1))])
 
-    def captured_payload(self, slots: Numbers | Slots | None) -> Callable[[Numbers], list[Payload]]:
+    def captured_entries(self, slots: Numbers | Slots | None) -> CapturedEntries:
         payload = self.payload[: len(self._keys)] if slots is None else self.payload[slots]
         words = list(payload.T.copy())
-        return lambda rows: [word[rows] for word in words]
+        return CapturedEntries(keys_at(self.captured(), slots), lambda places: [word[places] for word in words])
 
     def keep(self, slots: Slots) -> None:
         """What was captured is a copy."""
@@ -167,6 +177,16 @@ class DictIndex:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+
+def keys_at(
+    keys_of: Callable[[Slots | slice], list[pa.Array]], slots: Numbers | Slots | None
+) -> Callable[[slice], list[pa.Array]]:
+    """The keys of slots, by their places among these."""
+    if slots is None:
+        return keys_of
+    chosen = slots
+    return lambda places: keys_of(chosen[places].astype(np.int64))
 
 
 def suited_index(index: KeyIndex, keys: KeyColumns, columns: list[pa.Array]) -> KeyIndex:

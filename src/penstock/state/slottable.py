@@ -21,9 +21,8 @@ import pyarrow as pa
 from penstock.core.ids import Cut
 from penstock.state.captures import Captures
 from penstock.state.hashindex import HashIndex
-from penstock.state.index import DictIndex, Found, KeyIndex, Slots, suited_index
+from penstock.state.index import CapturedEntries, DictIndex, Found, KeyIndex, Places, Slots, suited_index
 from penstock.state.keys import KeyColumns
-from penstock.state.tables import Rows
 from penstock.state.touched import Numbers, Touched
 
 Array = npt.NDArray[Any]
@@ -64,18 +63,14 @@ class Section:
     """Some rows of a table as they were at a capture; to be read later, on any thread."""
 
     rows: int
-    slots: Numbers | Slots | None
-    """Of these rows; None: the first ones."""
-    keys_of: Callable[[Slots | slice], list[pa.Array]]
-    values: Callable[[Rows], list[pa.Array]]
+    entries: CapturedEntries
+    values: Callable[[Places], list[pa.Array]]
     """The stored columns of some of the rows, which are numbered as in `keys`."""
 
     def keys(self, rows: slice = slice(None)) -> list[pa.Array]:
         """Of some of the rows."""
-        if self.slots is not None:
-            return self.keys_of(self.slots[rows].astype(np.int64))
         begin, end, _ = rows.indices(self.rows)
-        return self.keys_of(slice(begin, end))
+        return self.entries.keys(slice(begin, end))
 
 
 @dataclass(slots=True)
@@ -213,21 +208,21 @@ class SlotTable:
         self._was_captured = True
         arrays = [values.arrays for values in self._values.values()]
         read = self._captures.reader([array for own in arrays for array in own], slots, len(self))
-        words = self._index.captured_payload(slots) if self._words else None
+        entries, has_words = self._index.captured_entries(slots), bool(self._words)
         groups = [
             (self._words.get(name), len(own), values.frozen())
             for own, (name, values) in zip(arrays, self._values.items(), strict=True)
         ]
 
-        def columns(rows: Rows) -> list[pa.Array]:
-            beside, taken = words(rows) if words else [], iter(read(rows))
+        def columns(rows: Places) -> list[pa.Array]:
+            beside, taken = entries.payloads(rows) if has_words else [], iter(read(rows))
             return [
                 column
                 for word, count, to_columns in groups
                 for column in to_columns([*([] if word is None else [beside[word]]), *islice(taken, count)])
             ]
 
-        return Section(len(self) if slots is None else len(slots), slots, self._index.captured(), columns)
+        return Section(len(self) if slots is None else len(slots), entries, columns)
 
     def only(self, slots: Slots) -> tuple[Self, Slots]:
         """Another table with the keys of these slots alone, in their order; and, by slot here, the slot there, or -1.

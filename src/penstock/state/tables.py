@@ -1,9 +1,10 @@
-"""Keyed state as a file: an Arrow IPC file, in each of whose record batches the rows are ordered by key group.
+"""Keyed state as a file: an Arrow IPC file in whose record batches the rows of a key group mostly lie together.
 
 Columns: `key_group` (int32), the key's columns (`key.<name>`, in their own types), then whatever the state holds. The
 schema's metadata says under `penstock.state`, as JSON, what it is: the format's version, the kind of state, its name
-and the description of its type. In every batch a reader finds the groups it owns by bisection; parts of several writers
-are read one after another. The file as a whole is not ordered: that would cost several times what writing it does.
+and the description of its type. In every batch a reader takes the rows of the groups that it owns, without a copy where
+they lie together; parts of several writers are read one after another. The file as a whole is not ordered: that would
+cost several times what writing it does; nor are layers of changes, which are seldom read.
 
 A file of changes (a layer above the base) may have one more column, `#removed`, which says of each row whether its key
 is gone; nothing else of such a row counts.
@@ -25,6 +26,7 @@ import pyarrow.compute as pc
 
 from penstock.core.handles import KeyGroupRange
 from penstock.kernels.gathering import taken
+from penstock.kernels.hashing import key_groups_of_hashes
 from penstock.kernels.partition import rows_by_group
 from penstock.state.keys import KEY_PREFIX, KeyColumns
 from penstock.state.parts import Buffer, RestoredPart
@@ -114,6 +116,26 @@ def encode_portions(
             order, groups = rows_by_group(keys.hashes(key), total_groups)
             key = [taken(column, order) for column in key]
             yield [pa.array(groups), *key, *of_rows(order + np.int32(start))]
+
+    return _written(schema, batches())
+
+
+def encode_in_turn(
+    schema: pa.Schema,
+    keys: KeyColumns,
+    total_groups: int,
+    rows: int,
+    keys_of: Callable[[slice], list[pa.Array]],
+    of_rows: Callable[[slice], Sequence[pa.Array]],
+) -> Iterator[Buffer]:
+    """As `encode_portions`, in the order in which the rows are: for changes, which are written all the time and hardly
+    ever read. Nothing is copied."""
+
+    def batches() -> Iterator[list[pa.Array]]:
+        for start in range(0, rows, _ROWS_PER_BATCH):
+            portion = slice(start, min(rows, start + _ROWS_PER_BATCH))
+            key = keys_of(portion)
+            yield [pa.array(key_groups_of_hashes(keys.hashes(key), total_groups)), *key, *of_rows(portion)]
 
     return _written(schema, batches())
 
@@ -213,17 +235,24 @@ def present_and_removed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Recor
 
 
 def read_table(part: RestoredPart, keys: KeyColumns, own: KeyGroupRange) -> tuple[StateHeader, list[pa.RecordBatch]]:
-    """The rows of a part that belong to the key groups `own`; shares the part's memory."""
+    """The rows of a part that belong to the key groups `own`; shares the part's memory where they lie together."""
     reader = pa.ipc.open_file(pa.py_buffer(part.read()))
     header = checked_header(part, reader.schema, keys)
     batches = []
     for number in range(reader.num_record_batches):
-        batch = reader.get_batch(number)
-        groups = batch.column(0).to_numpy()
-        start, end = np.searchsorted(groups, [own.start, own.end]).tolist()
-        if start < end:
-            batches.append(batch.slice(start, end - start))
+        batch = _owned(reader.get_batch(number), own)
+        if batch.num_rows:
+            batches.append(batch)
     return header, batches
+
+
+def _owned(batch: pa.RecordBatch, own: KeyGroupRange) -> pa.RecordBatch:
+    """The rows of these key groups; shares the batch's memory if they follow each other."""
+    groups = batch.column(0).to_numpy()
+    (rows,) = np.nonzero((groups >= own.start) & (groups < own.end))
+    if len(rows) and rows[-1] - rows[0] >= len(rows):
+        return batch.take(pa.array(rows))
+    return batch.slice(rows[0] if len(rows) else 0, len(rows))
 
 
 def key_columns_of(batch: pa.RecordBatch, keys: KeyColumns) -> list[pa.Array]:

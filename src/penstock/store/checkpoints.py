@@ -207,7 +207,7 @@ class CheckpointStore:
         """Its path and checksum, and what else the checkpoint needs."""
         document, needs = self._metadata_writer.document(record, self._write_committables(record))
         path = layout.metadata_path(record.checkpoint, record.generation)
-        self._files.write(path, [document])
+        self._files.write_in_place(path, [document])  # nobody reads it before the log names it
         return path, crc32(document), needs
 
     def _write_committables(self, record: CheckpointRecord) -> CommittablesFile | None:
@@ -219,7 +219,7 @@ class CheckpointStore:
         if length <= (INLINE if self._inline is None else self._inline):
             return CommittablesFile("", length, crc, content)
         path = layout.committables_path(record.checkpoint, record.generation)
-        self._files.write(path, [content])
+        self._files.write_in_place(path, [content])
         return CommittablesFile(path.rpartition("/")[2], length, crc)
 
     def is_complete(self, checkpoint: CheckpointId) -> bool:

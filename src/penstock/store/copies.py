@@ -190,9 +190,9 @@ class CopyingFiles:
     def __init__(self, files: DataFiles, copies: SlotCopies) -> None:
         self._files, self._copies = files, copies
 
-    def write(self, path: str, chunks: Iterable[Buffer]) -> int:
+    def write_in_place(self, path: str, chunks: Iterable[Buffer]) -> int:
         with self._copies.copied(path, chunks) as passing:
-            return self._files.write(path, passing)
+            return self._files.write_in_place(path, passing)
 
     def delete(self, path: str) -> None:
         self._copies.delete(path)

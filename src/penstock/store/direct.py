@@ -37,9 +37,9 @@ _DIRECT: Final = getattr(os, "O_DIRECT", 0)  # not on macOS
 
 
 def opened(path: str) -> int | None:
-    """A new file to be written past the cache. None: the file system refuses, and there may be an empty file."""
+    """An empty file to be written past the cache. None: the file system refuses, and there may be an empty file."""
     try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _DIRECT, 0o666)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | _DIRECT, 0o666)
     except OSError as error:
         if error.errno in _REFUSED:
             return None

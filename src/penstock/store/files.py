@@ -39,9 +39,9 @@ class FileWriter(Protocol):
 class DataFiles(Protocol):
     """As much as writing snapshots needs."""
 
-    def write(self, path: str, chunks: Iterable[Buffer]) -> int:
-        """Writes a whole file durably and visible all at once (temporary name, fsync, rename); replaces an older one.
-        Makes missing directories. Returns the bytes written."""
+    def write_in_place(self, path: str, chunks: Iterable[Buffer]) -> int:
+        """Writes a whole file durably, under its own name from the start: for places that nobody reads before they are
+        told to. A crash may leave a part of it, which `list` shows. Otherwise as `Files.write`, and cheaper."""
         ...
 
     def delete(self, path: str) -> None:
@@ -50,6 +50,11 @@ class DataFiles(Protocol):
 
 
 class Files(DataFiles, Protocol):
+    def write(self, path: str, chunks: Iterable[Buffer]) -> int:
+        """Writes a whole file durably and visible all at once (temporary name, fsync, rename); replaces an older one.
+        Makes missing directories. Returns the bytes written."""
+        ...
+
     def open_write(self, path: str) -> FileWriter:
         """Opens a file for writing piece by piece, under its own name: for places that nobody reads before they are
         told to. Replaces an older one; makes missing directories. A crash may leave a part of it, which `list`

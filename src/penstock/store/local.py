@@ -1,9 +1,11 @@
 """Files in a local directory (or one mounted from elsewhere), durable before they are visible.
 
 A file is written under a temporary name beside its goal, flushed to the disk and renamed; the directory is flushed too,
-so that after a power cut the name is there as well. `create` links the finished temporary file to its goal: linking
-fails if the goal exists, so of several contenders one wins, and nobody ever sees a file that is there but still empty.
-Files go past the system's cache where that can be done (`direct`), but for the smallest ones.
+so that after a power cut the name is there as well. What nobody reads before he is told to is written under its own
+name: with nothing left to rename, file and directory mostly take a file system one transaction. `create` links the
+finished temporary file to its goal: linking fails if the goal exists, so of several contenders one wins, and nobody
+ever sees a file that is there but still empty. Files go past the system's cache where that can be done (`direct`), but
+for the smallest ones.
 """
 
 from __future__ import annotations
@@ -62,50 +64,59 @@ class LocalFiles:
     def open_write(self, path: str) -> _Writer:
         goal = self._absolute(path)
         with _explained("open", goal):
-            return _Writer(goal, _opened(goal))
+            return _Writer(goal, *_opened(goal))
 
     def write(self, path: str, chunks: Iterable[Buffer]) -> int:
         goal = self._absolute(path)
+        return self._write(_temporary_path(goal), goal, chunks)
+
+    def write_in_place(self, path: str, chunks: Iterable[Buffer]) -> int:
+        goal = self._absolute(path)
+        return self._write(goal, goal, chunks)
+
+    def _write(self, name: str, goal: str, chunks: Iterable[Buffer]) -> int:
+        """Under this name, until it is whole."""
         with _explained("write", goal), direct.stage() as stage:
             source = iter(chunks)
             left = stage.fill(source)
             if self._direct and stage.size >= direct.LEAST:
-                size = self._write_direct(goal, stage, left, source)
+                size = self._write_direct(name, goal, stage, left, source)
                 if size is not None:
                     return size
-            return self._write_cached(goal, chain([stage.content], () if left is None else [left], source))
+            return self._write_cached(name, goal, chain([stage.content], () if left is None else [left], source))
 
     def _write_direct(
-        self, goal: str, stage: direct.Stage, left: memoryview | None, source: Iterator[Buffer]
+        self, name: str, goal: str, stage: direct.Stage, left: memoryview | None, source: Iterator[Buffer]
     ) -> int | None:
         """None: the file system refuses; nothing was taken from the source."""
-        with _gone_if_it_fails(_temporary_path(goal)) as temporary:
-            file = _in_its_directory(temporary, direct.opened)
+        with _gone_if_it_fails(name):
+            file, homes = _in_its_directory(name, direct.opened)
             if file is None:
                 self._direct = False
-                _remove(temporary)
+                _remove(name)
                 return None
             try:
                 size, self._direct = stage.write(file, left, source)
             finally:
                 os.close(file)
-            _publish(temporary, goal)
+            _publish(name, goal, homes)
         return size
 
-    def _write_cached(self, goal: str, chunks: Iterable[Buffer]) -> int:
-        with _temporary(goal) as (file, temporary):
+    def _write_cached(self, name: str, goal: str, chunks: Iterable[Buffer]) -> int:
+        with _new_file(name) as (file, homes):
             _fill(file, chunks)
             size = _flush(file)
-            _publish(temporary, goal)
+            _publish(name, goal, homes)
         return size
 
     def create(self, path: str, content: bytes) -> None:
         goal = self._absolute(path)
-        with _explained("create", goal), _temporary(goal) as (file, temporary):
+        temporary = _temporary_path(goal)
+        with _explained("create", goal), _new_file(temporary) as (file, homes):
             file.write(content)
             _flush(file)
             os.link(temporary, goal)
-            _flush_directory(os.path.dirname(goal))
+            _flush_directories(os.path.dirname(goal), homes)
             _remove(temporary)
 
     def move(self, source: str, target: str) -> None:
@@ -113,9 +124,9 @@ class LocalFiles:
         with _explained("move to", goal):
             if not os.path.exists(start):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), start)
-            _make_directory(os.path.dirname(goal))
+            homes = _make_directory(os.path.dirname(goal))
             os.replace(start, goal)
-            _flush_directory(os.path.dirname(goal))
+            _flush_directories(os.path.dirname(goal), homes)
             if os.path.dirname(start) != os.path.dirname(goal):
                 _flush_directory(os.path.dirname(start))
 
@@ -203,9 +214,10 @@ class LocalFiles:
 
 
 class _Writer:
-    def __init__(self, path: str, file: BinaryIO) -> None:
+    def __init__(self, path: str, file: BinaryIO, homes: Sequence[str]) -> None:
         self._path = path
         self._file = file
+        self._homes = homes
 
     def write(self, chunk: Buffer) -> None:
         with _explained("write", self._path):
@@ -215,7 +227,7 @@ class _Writer:
         with _explained("write", self._path):
             size = _flush(self._file)
             self._file.close()
-            _flush_directory(os.path.dirname(self._path))
+            _flush_directories(os.path.dirname(self._path), self._homes)
         return size
 
     def abandon(self) -> None:
@@ -225,12 +237,12 @@ class _Writer:
 
 # ---- the file system's ways ----
 @contextlib.contextmanager
-def _temporary(goal: str) -> Iterator[tuple[BinaryIO, str]]:
-    """A new file beside the goal, gone if anything goes wrong before it was renamed."""
-    with _gone_if_it_fails(_temporary_path(goal)) as path:
-        file = _opened(path)
+def _new_file(path: str) -> Iterator[tuple[BinaryIO, Sequence[str]]]:
+    """An empty file, gone if anything goes wrong; and the directories that are to be flushed as well."""
+    with _gone_if_it_fails(path):
+        file, homes = _opened(path)
         try:
-            yield file, path
+            yield file, homes
         finally:
             # Closing flushes what a failed write left in the buffer, and fails again: the first error is the one to
             # report.
@@ -243,9 +255,9 @@ def _temporary_path(goal: str) -> str:
 
 
 @contextlib.contextmanager
-def _gone_if_it_fails(path: str) -> Iterator[str]:
+def _gone_if_it_fails(path: str) -> Iterator[None]:
     try:
-        yield path
+        yield
     except BaseException:
         _remove(path)
         raise
@@ -256,44 +268,48 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-def _publish(temporary: str, goal: str) -> None:
-    os.replace(temporary, goal)
-    _flush_directory(os.path.dirname(goal))
+def _publish(name: str, goal: str, homes: Sequence[str]) -> None:
+    if name != goal:
+        os.replace(name, goal)
+    _flush_directories(os.path.dirname(goal), homes)
 
 
 def _is_temporary(name: str) -> bool:
     return name.startswith(_TEMPORARY_PREFIX) and name.endswith(_TEMPORARY_SUFFIX)
 
 
-def _opened(path: str) -> BinaryIO:
+def _opened(path: str) -> tuple[BinaryIO, Sequence[str]]:
     return _in_its_directory(path, lambda path: open(path, "wb", buffering=_BUFFER))
 
 
-def _in_its_directory(path: str, make: Callable[[str], T]) -> T:
-    """Makes a file; its directory, too, if there is none, and again if a cleaner removed that as empty in between."""
+def _in_its_directory(path: str, make: Callable[[str], T]) -> tuple[T, Sequence[str]]:
+    """Makes a file; its directory, too, if there is none, and again if a cleaner removed that as empty in between.
+    Returns also the directories in which directories were made: to be flushed before anybody relies on the file. Not
+    earlier, for together with the file that costs less."""
+    homes: list[str] = []
     for _ in range(10):
         try:
-            return make(path)
+            return make(path), homes
         except FileNotFoundError:
-            _make_directory(os.path.dirname(path))
+            homes += _make_directory(os.path.dirname(path))
     raise FileNotFoundError(errno.ENOENT, "its directory disappears again and again", path)
 
 
-def _make_directory(directory: str) -> None:
-    """As `os.makedirs`, but durable."""
+def _make_directory(directory: str) -> list[str]:
+    """As `os.makedirs`. Returns the directories in which it made others, the innermost first."""
     if os.path.isdir(directory):
-        return
+        return []
     parent = os.path.dirname(directory)
-    _make_directory(parent)
+    homes = _make_directory(parent)
     try:
         os.mkdir(directory)
     except FileNotFoundError:
-        _make_directory(directory)
+        return _make_directory(directory) + homes
     except FileExistsError:
         if not os.path.isdir(directory):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from None
-    else:
-        _flush_directory(parent)
+        return homes
+    return [parent, *homes]
 
 
 def _fill(file: BinaryIO, chunks: Iterable[Buffer]) -> None:
@@ -318,6 +334,12 @@ def _flush(file: BinaryIO) -> int:
     file.flush()
     os.fsync(file.fileno())
     return file.tell()
+
+
+def _flush_directories(own: str, homes: Sequence[str]) -> None:
+    """A file's own directory, and those in which directories were made for it."""
+    for directory in (own, *homes):
+        _flush_directory(directory)
 
 
 def _flush_directory(directory: str) -> None:

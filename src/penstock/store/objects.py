@@ -54,6 +54,9 @@ class ObjectFiles:
     def open_write(self, path: str) -> _Writer:
         return _Writer(self._store, path, self._named(path))
 
+    def write_in_place(self, path: str, chunks: Iterable[Buffer]) -> int:
+        return self.write(path, chunks)
+
     def write(self, path: str, chunks: Iterable[Buffer]) -> int:
         size = 0
 

@@ -48,7 +48,7 @@ class LargeParts:
         self._chunks, self._handles = chunks, handles
 
     def write(self, files: DataFiles, path: str) -> list[PartHandle]:
-        files.write(path, self._chunks)
+        files.write_in_place(path, self._chunks)
         return _placed(self._handles, path, 0)
 
 

@@ -72,6 +72,22 @@ def test_a_write_that_fails_half_way_leaves_the_older_file_and_nothing_else(file
     assert [file.path for file in files.list("")] == ["f"]
 
 
+def test_what_was_written_in_place_is_read_back_and_may_be_written_anew(files: Files) -> None:
+    assert files.write_in_place("a/b/c", [b"old and long"]) == 12
+    assert files.write_in_place("a/b/c", [b"one ", memoryview(b"two")]) == 7
+    assert bytes(files.read("a/b/c")) == b"one two"
+
+
+def test_a_write_in_place_that_fails_leaves_nothing(files: Files) -> None:
+    def failing() -> Iterator[bytes]:
+        yield b"x" * (20 << 20)
+        raise RuntimeError("the encoder failed")
+
+    with pytest.raises(RuntimeError, match="the encoder failed"):
+        files.write_in_place("f", failing())
+    assert list(files.list("")) == []
+
+
 def test_create_refuses_an_existing_file_and_leaves_it_alone(files: Files) -> None:
     files.create("log/1", b"first")
     with pytest.raises(FileExistsError):

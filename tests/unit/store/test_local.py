@@ -83,8 +83,8 @@ def test_drivers_that_race_for_a_real_directory_leave_one_consistent_history(fil
         assert read_all(files, store.load(checkpoint)) == expected(checkpoint)
 
 
-def test_what_a_killed_writer_left_behind_is_invisible_and_goes_after_an_hour(tmp_path: Path) -> None:
-    """A process is killed in the middle of a write; nothing of it is ever seen."""
+def killed_in_the_middle(directory: Path, call: str) -> None:
+    """A process is killed in the middle of a write."""
     program = textwrap.dedent(
         f"""
         import os, signal
@@ -93,11 +93,24 @@ def test_what_a_killed_writer_left_behind_is_invisible_and_goes_after_an_hour(tm
         def chunks():
             yield b"x" * (direct.STAGE + 1)
             os.kill(os.getpid(), signal.SIGKILL)
-        LocalFiles({str(tmp_path)!r}).write("checkpoints/1/data", chunks())
+        LocalFiles({str(directory)!r}).{call}("checkpoints/1/data", chunks())
         """
     )
     killed = subprocess.run([sys.executable, "-c", program], check=False)
     assert killed.returncode == -signal.SIGKILL
+
+
+def test_what_a_killed_writer_left_in_place_is_listed_so_that_it_can_be_deleted(tmp_path: Path) -> None:
+    killed_in_the_middle(tmp_path, "write_in_place")
+    files = LocalFiles(str(tmp_path))
+    assert [file.path for file in files.list("")] == ["checkpoints/1/data"]
+    files.delete("checkpoints/1/data")
+    assert on_disk(tmp_path) == []
+
+
+def test_what_a_killed_writer_left_behind_is_invisible_and_goes_after_an_hour(tmp_path: Path) -> None:
+    """Nothing of it is ever seen."""
+    killed_in_the_middle(tmp_path, "write")
     left = on_disk(tmp_path)
     assert len(left) == 1
     written = os.stat(tmp_path / left[0]).st_mtime
