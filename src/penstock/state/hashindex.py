@@ -36,7 +36,7 @@ _PORTION = 1 << 18
 _SPARE = 4
 """So many portions of pictures at most are kept to be used again: one is copied while others are read."""
 _COPIED = 1 << 17
-"""Up to so many records are copied at once, which takes a millisecond at most."""
+"""Up to so many records are copied at once, which takes a few milliseconds if none of them is near."""
 _MANY, _AHEAD = 1 << 22, 8
 """From so many words of records on, room is made for so many times as many."""
 
