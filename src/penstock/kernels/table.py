@@ -328,17 +328,6 @@ def put_aside(
 
 
 @njit(nogil=True, cache=True)
-def put_back(
-    payloads: NDArray[np.uint64], places: NDArray[np.int32], entries: NDArray[np.int64], aside: NDArray[np.uint64]
-) -> None:
-    """Replaces some payloads, of which each has a column, by those of these entries. The first one counts."""
-    words = payloads.shape[0]
-    for number in range(len(entries) - 1, -1, -1):
-        for word in range(words):
-            payloads[word, places[number]] = aside[entries[number] * words + word]
-
-
-@njit(nogil=True, cache=True)
 def put_back_run(
     payloads: NDArray[np.uint64],
     begin: int,
@@ -348,8 +337,8 @@ def put_back_run(
     aside_slots: NDArray[np.int32],
     aside: NDArray[np.uint64],
 ) -> None:
-    """As `put_back`, for the slots from `begin` to before `end`, of which each has a column: of all entries from
-    `first` on that there are by now."""
+    """Replaces the payloads of the slots from `begin` to before `end`, of which each has a column, by those of all
+    entries from `first` on that there are by now. The first one counts."""
     words = payloads.shape[0]
     # Of every change that was copied, the entry is there.
     observe()
@@ -358,6 +347,35 @@ def put_back_run(
         if begin <= slot < end:
             for word in range(words):
                 payloads[word, slot - begin] = aside[entry * words + word]
+
+
+@njit(nogil=True, cache=True)
+def put_back(
+    payloads: NDArray[np.uint64],
+    slots: NDArray[np.int64],
+    first: int,
+    aside_count: NDArray[np.int64],
+    aside_slots: NDArray[np.int32],
+    aside: NDArray[np.uint64],
+) -> None:
+    """As `put_back_run`, for these slots, which ascend."""
+    words = payloads.shape[0]
+    # Of every change that was copied, the entry is there.
+    observe()
+    for entry in range(aside_count[0] - 1, first - 1, -1):
+        slot = aside_slots[entry]
+        if slot < slots[0] or slot > slots[-1]:
+            continue
+        low, high = 0, len(slots) - 1
+        while low < high:
+            middle = (low + high) >> 1
+            if slots[middle] < slot:
+                low = middle + 1
+            else:
+                high = middle
+        if slots[low] == slot:
+            for word in range(words):
+                payloads[word, low] = aside[entry * words + word]
 
 
 @njit(nogil=True, cache=True)

@@ -37,7 +37,7 @@ _TRY_EVERY: Final = 32
 _LEAST_ROWS: Final = 256
 """A smaller batch tells little about the next ones."""
 _MOST_KEYS: Final = 1 << 18
-"""That are remembered from batch to batch, which saves making room for them again."""
+"""That are remembered from batch to batch, where that pays: it saves making room for them again."""
 
 
 class Combine(StrEnum):
@@ -110,7 +110,7 @@ class AggregatesCombiner:
         return self._made(keys, [self._one_by_one(name, batch) for name in self._aggregates])
 
     def _grouped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if len(self._table) > _MOST_KEYS:
+        if (len(self._table) > _MOST_KEYS or not self._pays) and not self._table.forget_keys():
             self._table = SlotTable(self._columns, {})
         key_columns = [batch.column(name) for name in self._columns.names]
         found = self._table.find(key_columns)

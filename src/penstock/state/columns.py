@@ -1,4 +1,4 @@
-"""Keyed state in columns: a table of slots (`slottable`) of which a log is kept, as one table laid out by key group."""
+"""Keyed state in columns: a table of slots (`slottable`) of which a log is kept, as one table in the order of slots."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from penstock.state.tables import (
     StateHeader,
     StateMismatch,
     encode_in_turn,
-    encode_portions,
     key_columns_of,
     read_table,
     table_schema,
@@ -50,14 +49,14 @@ class ColumnState:
         return self._table.changed_since(cut)
 
     def changes(self, since: Cut) -> Encode:
-        return partial(self._encode, encode_in_turn, self._table.changes(since))
+        return partial(self._encode, self._table.changes(since))
 
     def whole(self, portable: bool) -> Sequence[Piece]:
-        return [Piece(partial(self._encode, encode_portions, self._table.whole()))] if len(self._table) else []
+        return [Piece(partial(self._encode, self._table.whole()))] if len(self._table) else []
 
-    def _encode(self, encode: Callable[..., Iterable[Buffer]], section: Section) -> Iterable[Buffer]:
+    def _encode(self, section: Section) -> Iterable[Buffer]:
         """On any thread."""
-        return encode(self._schema, self._keys, self._total, section.rows, section.keys, section.values)
+        return encode_in_turn(self._schema, self._keys, self._total, section.rows, section.keys, section.values)
 
     # ---- restores ----
     def restore(self, uid: Uid, parts: Sequence[RestoredPart], shown: Callable[[Mapping[str, Any]], str]) -> None:

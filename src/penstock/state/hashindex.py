@@ -19,11 +19,10 @@ import pyarrow as pa
 from penstock.kernels.gathering import gathered
 from penstock.kernels.hashing import Scalar, read_only
 from penstock.state import blocks
-from penstock.state.captures import numbers_of
 from penstock.state.index import CapturedEntries, Found, Payload, Places, Slots, keys_at
 from penstock.state.keys import KeyColumns
 from penstock.state.keywords import Encoded, KeyWords, Words
-from penstock.state.touched import Numbers, Touched
+from penstock.state.touched import FEW, Numbers, Touched
 from penstock.state.undo import NO_ENTRIES, NONE_COPIED, Entries, UndoLog
 
 _INITIAL_KEYS = 1024
@@ -35,7 +34,7 @@ _PORTION = 1 << 18
 """Keys that are entered into a new table at a time."""
 _SPARE = 4
 """So many portions of pictures at most are kept to be used again: one is copied while others are read."""
-_COPIED = 1 << 17
+_COPIED = FEW
 """Up to so many records are copied at once, which takes a few milliseconds if none of them is near."""
 _MANY, _AHEAD = 1 << 22, 8
 """From so many words of records on, room is made for so many times as many."""
@@ -284,8 +283,7 @@ class HashIndex:
         keys = keys_at(self.captured(), slots)
         if not len(self.fresh):
             return CapturedEntries(keys, lambda places: [])
-        payload = self.captured_payload(slots)
-        return CapturedEntries(keys, lambda places: payload(numbers_of(places)))
+        return CapturedEntries(keys, self.captured_payload(slots))
 
     def _copied_entries(self, slots: Numbers | Slots) -> CapturedEntries:
         """A record is a line of the cache or less: with its payload comes its key, which need not be fetched again."""
@@ -299,9 +297,9 @@ class HashIndex:
 
         return CapturedEntries(lambda places: decode(keys[:, places]), payloads)
 
-    def captured_payload(self, slots: Numbers | Slots | None) -> Callable[[Numbers], list[Words]]:
-        """The payloads of some or all slots in use, as they are now. To be called later, on any one thread: gives an
-        array for each word, of some of these slots, by their place among them."""
+    def captured_payload(self, slots: Numbers | Slots | None) -> Callable[[Places], list[Words]]:
+        """The payloads of some slots in use, which ascend, or of all, as they are now. To be called later, on any one
+        thread: gives an array for each word, of some of these slots, by their place among them."""
         log = self._living_log()
         if log is None:
             records, length = self._records.reshape(-1), len(self._template)

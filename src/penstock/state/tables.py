@@ -4,7 +4,7 @@ Columns: `key_group` (int32), the key's columns (`key.<name>`, in their own type
 schema's metadata says under `penstock.state`, as JSON, what it is: the format's version, the kind of state, its name
 and the description of its type. In every batch a reader takes the rows of the groups that it owns, without a copy where
 they lie together; parts of several writers are read one after another. The file as a whole is not ordered: that would
-cost several times what writing it does; nor are layers of changes, which are seldom read.
+cost several times what writing it does; nor are the batches of what is large or often written (`encode_in_turn`).
 
 A file of changes (a layer above the base) may have one more column, `#removed`, which says of each row whether its key
 is gone; nothing else of such a row counts.
@@ -90,34 +90,18 @@ def encode_rows(
     types: Mapping[str, pa.DataType],
     of_rows: Callable[[Rows], Sequence[pa.Array]],
 ) -> Iterator[Buffer]:
-    """As `encode_portions`, of key columns that are there as a whole."""
-
-    def keys_of(rows: slice) -> list[pa.Array]:
-        return [column.slice(rows.start, rows.stop - rows.start) for column in key_columns]
-
-    schema = table_schema(kind, name, description, keys, types)
-    return encode_portions(schema, keys, total_groups, len(key_columns[0]), keys_of, of_rows)
-
-
-def encode_portions(
-    schema: pa.Schema,
-    keys: KeyColumns,
-    total_groups: int,
-    rows: int,
-    keys_of: Callable[[slice], list[pa.Array]],
-    of_rows: Callable[[Rows], Sequence[pa.Array]],
-) -> Iterator[Buffer]:
-    """The bytes of a state's file, as it grows: one batch at a time is gathered and encoded, which stays within the
-    processor's caches. `of_rows` gives the other columns of some rows, which are numbered as in `keys_of`."""
+    """The bytes of a state's file, as it grows: one batch at a time is gathered, ordered and encoded, which stays in
+    the processor's caches. `of_rows` gives the other columns of some rows, which are numbered as in `key_columns`."""
+    rows = len(key_columns[0])
 
     def batches() -> Iterator[list[pa.Array]]:
         for start in range(0, rows, _ROWS_PER_BATCH):
-            key = keys_of(slice(start, min(rows, start + _ROWS_PER_BATCH)))
+            key = [column.slice(start, min(rows - start, _ROWS_PER_BATCH)) for column in key_columns]
             order, groups = rows_by_group(keys.hashes(key), total_groups)
             key = [taken(column, order) for column in key]
             yield [pa.array(groups), *key, *of_rows(order + np.int32(start))]
 
-    return _written(schema, batches())
+    return _written(table_schema(kind, name, description, keys, types), batches())
 
 
 def encode_in_turn(
@@ -128,8 +112,8 @@ def encode_in_turn(
     keys_of: Callable[[slice], list[pa.Array]],
     of_rows: Callable[[slice], Sequence[pa.Array]],
 ) -> Iterator[Buffer]:
-    """As `encode_portions`, in the order in which the rows are: for changes, which are written all the time and hardly
-    ever read. Nothing is copied."""
+    """The bytes of a state's file whose rows stay in their order, and are given a portion at a time: for what is
+    written all the time and hardly ever read. Nothing is copied."""
 
     def batches() -> Iterator[list[pa.Array]]:
         for start in range(0, rows, _ROWS_PER_BATCH):

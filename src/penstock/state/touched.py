@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 Numbers = npt.NDArray[np.int32]
 
-_MANY = 1 << 18
+FEW: Final = 1 << 17
+"""Up to so many are in any order."""
+_MANY: Final = 1 << 18
 """Up to so many are always a list."""
-_PORTION = 1 << 18
+_PORTION: Final = 1 << 18
 """Slots whose marks are looked at at a time."""
+_NONE: Final = np.empty(0, np.int32)
 
 
 class Touched:
@@ -37,6 +41,8 @@ class Touched:
         return self._listed + self._marked
 
     def _fold(self) -> None:
+        if not self._lists:
+            return
         last = max(int(slots.max()) for slots in self._lists)
         if last >= len(self._marks):
             longer = np.zeros((last + 1) * 5 // 4 + 1, np.bool_)
@@ -47,18 +53,15 @@ class Touched:
         self._marked, self._lists, self._listed = len(self), [], 0
 
     def numbers(self) -> Numbers:
-        """Each once, in any order."""
-        if not self._marked and len(self._lists) == 1:
-            return self._lists[0]
-        numbers, at = np.empty(len(self), np.int32), 0
-        for begin in range(0, len(self._marks) if self._marked else 0, _PORTION):
-            found = np.flatnonzero(self._marks[begin : begin + _PORTION])
-            numbers[at : at + len(found)] = found + begin
-            at += len(found)
-        for slots in self._lists:
-            numbers[at : at + len(slots)] = slots
-            at += len(slots)
-        return numbers
+        """Each once; more than a `FEW` ascend."""
+        if self._marked:
+            self._fold()
+            return _numbers_of(self._marks, self._marked)
+        if len(self._lists) == 1:
+            listed = self._lists[0]
+        else:
+            listed = np.concatenate([_NONE, *self._lists])
+        return np.sort(listed) if len(listed) > FEW else listed
 
     def mark(self, marks: npt.NDArray[np.bool_]) -> None:
         """Marks these slots among others: there is a mark for every slot in use."""
@@ -67,3 +70,13 @@ class Touched:
             marks[:known] |= self._marks[:known]
         for slots in self._lists:
             marks[slots] = True
+
+
+def _numbers_of(marks: npt.NDArray[np.bool_], count: int) -> Numbers:
+    """Of so many slots that are marked, without room for larger numbers of all of them."""
+    numbers, at = np.empty(count, np.int32), 0
+    for begin in range(0, len(marks), _PORTION):
+        found = np.flatnonzero(marks[begin : begin + _PORTION])
+        numbers[at : at + len(found)] = found + begin
+        at += len(found)
+    return numbers

@@ -8,15 +8,17 @@ since the picture was taken, the first of these is what it wanted. If it copied 
 before the change; if it copied the old payload, an entry says the same. So no lock is needed, and an entry that is made
 twice does no harm. From then on these payloads are a copy like any other, and need no log.
 
-A picture of all slots is copied a portion at a time, in their order, each when it is wanted: what was copied is written
-while it is near, and its memory serves the portion after the next. Of the slots that it has passed, no more entries are
-made, unless there is another picture that may need them. A picture of some slots, in any order, is copied at once.
+A picture is copied a portion at a time, in the order of its slots, each when it is wanted: what was copied is written
+while it is near, and its memory serves a later portion, as soon as nobody refers to it. Of the slots that it has
+passed, no more entries are made, unless there is another picture that may need them.
 
 Records that are replaced by a longer copy are not changed any more: pictures of them need no further entries.
 """
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -34,9 +36,11 @@ Slots = npt.NDArray[np.int64]
 
 _BLOCK = 1 << 15
 """Entries that lie in one piece of memory."""
-PORTION = 1 << 17
+PORTION = 1 << 16
 """Slots that are copied at a time: so few that their records are still near when their keys are read, and so many that
 the log need not be looked through too often."""
+_UNSHARED = 2
+"""References to an array that nobody has but the one who asks: his own, and that of the question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class UndoLog:
         return self.blocks[-1]
 
     def picture(self, slots: Numbers | Slots | None, rows: int) -> Picture:
-        """Of these slots, or of the first ones, so many in all."""
+        """Of these slots, which ascend, or of the first ones, so many in all."""
         picture = Picture(self, self.entries.end, slots, rows)
         self._pictures = [weakref.ref(living) for living in [*self._waiting(), picture]]
         return picture
@@ -154,11 +158,13 @@ class Picture:
         """For something to be copied."""
         return self._log is not None
 
-    def payloads(self, rows: npt.NDArray[np.int32]) -> list[Words]:
-        """Of some rows, an array for each word. No later call asks for rows before these."""
-        if not len(rows):
+    def payloads(self, rows: Numbers | slice) -> list[Words]:
+        """Of some rows, an array for each word; without a copy where a slice has them. No later call asks for rows
+        before these."""
+        begin, end = _bounds(rows)
+        if begin == end:
             return [np.empty(0, np.uint64)] * self._words
-        first, last = int(rows.min()) // PORTION, int(rows.max()) // PORTION
+        first, last = begin // PORTION, (end - 1) // PORTION
         for done in range(min(first, len(self._portions))):
             portion, self._portions[done] = self._portions[done], None
             if portion is not None:
@@ -168,6 +174,8 @@ class Picture:
         if len(wanted) < last + 1 - first:
             raise RuntimeError("a picture is read once, from its first row to its last one")
         words = wanted[0] if len(wanted) == 1 else np.concatenate(wanted, axis=1)
+        if isinstance(rows, slice):
+            return list(words[:, begin - first * PORTION : end - first * PORTION])
         return [gathered(word, rows - np.int32(first * PORTION)) for word in words]
 
     def copy(self) -> None:
@@ -179,57 +187,45 @@ class Picture:
         log = self._log
         if log is None:
             return
-        if self._slots is None:
-            while len(self._portions) < portions:
-                self._copy_run(log)
-        else:
-            self._copy_some(log)
+        while len(self._portions) < portions:
+            self._copy_next(log)
         if len(self._portions) * PORTION >= self._rows:
             self._log = self._slots = None
 
-    def _copy_run(self, log: UndoLog) -> None:
-        """The next portion of all slots."""
+    def _copy_next(self, log: UndoLog) -> None:
+        """The next portion."""
+        kernels, portion = log.kernels, self._room(log)
         begin = len(self._portions) * PORTION
         end = min(self._rows, begin + PORTION)
-        portion = self._room(log)
-        log.kernels.copy_run(log.records, log.length, log.length - log.words, begin, end, portion)
+        if self._slots is None:
+            kernels.copy_run(log.records, log.length, log.length - log.words, begin, end, portion)
+        else:
+            wanted = read_only(self._slots[begin:end].astype(np.int64))
+            kernels.copy_words(log.records, log.length, log.length - log.words, wanted, portion)
         # As they are now: of all that was changed before it was copied, there are entries. The first one counts.
         for block in reversed(log.blocks):
-            first = max(0, self.start - block.first)
-            log.kernels.put_back_run(portion, begin, end, first, block.count, block.slots, block.aside)
-        log.kernels.tell(self.copied, end)
+            entries = max(0, self.start - block.first), block.count, block.slots, block.aside
+            if self._slots is None:
+                kernels.put_back_run(portion, begin, end, *entries)
+            else:
+                kernels.put_back(portion, wanted, *entries)
+        kernels.tell(self.copied, end if self._slots is None else int(wanted[-1]) + 1)
         self._portions.append(portion)
-
-    def _copy_some(self, log: UndoLog) -> None:
-        """All portions of the slots that are wanted."""
-        assert self._slots is not None
-        for begin in range(0, self._rows, PORTION):
-            portion, slots = self._room(log), self._slots[begin : begin + PORTION].astype(np.int64)
-            log.kernels.copy_words(log.records, log.length, log.length - log.words, read_only(slots), portion)
-            self._portions.append(portion)
-        blocks = [block for block in log.blocks if block.end > self.start]
-        if blocks:
-            row_of_slot = np.full(int(self._slots.max(initial=-1)) + 2, -1, np.int32)
-            row_of_slot[self._slots] = np.arange(self._rows, dtype=np.int32)
-            for block in reversed(blocks):
-                self._put_back(log.kernels, block, row_of_slot)
 
     def _room(self, log: UndoLog) -> Words:
         if self._rows < PORTION:
             return np.empty((log.words, self._rows), np.uint64)
-        try:
-            return self._spare.pop()
-        except IndexError:
-            return np.empty((log.words, PORTION), np.uint64)
+        with contextlib.suppress(IndexError):  # others may take some meanwhile
+            for _ in range(len(self._spare)):
+                portion = self._spare.popleft()
+                if sys.getrefcount(portion) == _UNSHARED:
+                    return portion
+                self._spare.append(portion)  # some of its rows are still on their way
+        return np.empty((log.words, PORTION), np.uint64)
 
-    def _put_back(self, kernels: ModuleType, entries: Entries, row_of_slot: Numbers) -> None:
-        """Of each slot that is wanted, the first of these entries. The row of others is -1."""
-        first, last = max(0, self.start - entries.first), int(entries.count[0])
-        # The last one stands for slots that came later.
-        rows = row_of_slot[np.minimum(entries.slots[first:last], len(row_of_slot) - 1)]
-        portions = np.where(rows >= 0, rows // PORTION, -1)
-        order = np.argsort(portions, kind="stable")
-        bounds = np.searchsorted(portions[order], np.arange(len(self._portions) + 1))
-        for place, portion in enumerate(self._portions):
-            own = order[bounds[place] : bounds[place + 1]]
-            kernels.put_back(portion, rows[own] - np.int32(place * PORTION), own + first, entries.aside)
+
+def _bounds(rows: Numbers | slice) -> tuple[int, int]:
+    """From the first of some rows to behind the last one."""
+    if isinstance(rows, slice):
+        return rows.start, rows.stop
+    return (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)

@@ -3,8 +3,8 @@
 Checkpoints write megabytes again and again that nobody will read unless something fails. Through the cache each of them
 is copied into pages that have to be found, and in a virtual machine often to be asked for, which costs several times
 what making the bytes does, and drives out what others would read. So they are collected in a *stage*, in memory that is
-used over and over, and the disk takes them from there (O_DIRECT). What is longer than a stage goes on half a stage at a
-time, while the other half is filled. Where the disk wants none of it, the usual way is taken: for the whole file if it
+used over and over, and the disk takes them from there (O_DIRECT). What is longer than a stage goes on a quarter of it
+at a time, while others are filled. Where the disk wants none of it, the usual way is taken: for the whole file if it
 says so at once, and otherwise from there on. What was written so is read so too, if it is much.
 """
 
@@ -16,9 +16,10 @@ import fcntl
 import mmap
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, cycle
 from typing import Final
 
 import numpy as np
@@ -27,7 +28,7 @@ from penstock.state.parts import Buffer
 
 STAGE: Final = 8 << 20
 """Bytes of a stage. What is never written to is never used of it."""
-_HALF: Final = STAGE // 2
+_QUARTER: Final = STAGE // 4
 LEAST: Final = 64 << 10
 """Smaller files are as quickly copied."""
 _BLOCK: Final = 4096
@@ -51,7 +52,7 @@ def read(path: str, offset: int, length: int) -> memoryview | None:
     multiple of 64 in the file does so in memory."""
     before = offset % _BLOCK
     # Whole blocks, of which the last one may end behind the file; private memory of the system begins with one.
-    memory = mmap.mmap(-1, -(-(before + length) // _BLOCK) * _BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = _private_memory(-(-(before + length) // _BLOCK) * _BLOCK)
     done = 0
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _DIRECT)
@@ -75,8 +76,7 @@ class Stage:
     """A file's content on its way, used for one at a time."""
 
     def __init__(self) -> None:
-        # Private: a process that is forked must not write into it.
-        self._memory = mmap.mmap(-1, STAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._memory = _private_memory(STAGE)
         self._bytes = np.frombuffer(self._memory, np.uint8)  # which copies without the GIL
         self.size = 0
 
@@ -105,35 +105,36 @@ class Stage:
     def write(self, file: int, left: memoryview | None, source: Iterator[Buffer]) -> tuple[int, bool]:
         """Writes its content to an opened file, then what is left and what follows, and makes it durable. Returns how
         many bytes that were, and whether all of them went past the cache."""
-        size, direct = self.size, self._put(file, 0, self.size)
-        if left is not None:
-            more, all_direct = self._write_on(file, left, source)
-            size, direct = size + more, direct and all_direct
+        if left is None:
+            size, direct = self.size, self._put(file, slice(0, self.size))
+        else:
+            size, direct = self._write_on(file, left, source)
         os.ftruncate(file, size)
         os.fsync(file)
         return size, direct
 
     def _write_on(self, file: int, left: memoryview | None, source: Iterator[Buffer]) -> tuple[int, bool]:
-        """One half of it is filled while the disk takes the other."""
-        size, direct, begin = 0, True, 0
+        """All of it, of which there is no room for more, and what follows. While the disk takes one quarter of it,
+        others wait, so that the disk does not, and one is filled."""
+        size, direct = STAGE, True
+        places = [slice(begin, begin + _QUARTER) for begin in range(0, STAGE, _QUARTER)]
         with ThreadPoolExecutor(1, "past the cache") as disk:
-            writing: Future[bool] | None = None
-            while left is not None:
-                taken, left = self._take(source, left, slice(begin, begin + _HALF))
-                if writing is not None:
-                    direct = writing.result() and direct
-                writing = disk.submit(self._put, file, begin, taken)
-                size, begin = size + taken, _HALF - begin
-            if writing is not None:
-                direct = writing.result() and direct
-        return size, direct
+            writing = deque(disk.submit(self._put, file, place) for place in places)
+            for place in cycle(places):
+                direct = writing.popleft().result() and direct
+                taken, left = self._take(source, left, place)
+                size += taken
+                writing.append(disk.submit(self._put, file, slice(place.start, place.start + taken)))
+                if left is None:
+                    break
+            return size, all([written.result() for written in writing]) and direct
 
-    def _put(self, file: int, begin: int, size: int) -> bool:
+    def _put(self, file: int, part: slice) -> bool:
         """Appends a part of it to the file, and zeros up to a whole block."""
-        end = begin + -(-size // _BLOCK) * _BLOCK
-        self._bytes[begin + size : end] = 0
+        end = part.start + -(-(part.stop - part.start) // _BLOCK) * _BLOCK
+        self._bytes[part.stop : end] = 0
         with memoryview(self._memory) as memory:
-            return _write(file, memory[begin:end])
+            return _write(file, memory[part.start : end])
 
 
 def _write(file: int, content: memoryview) -> bool:
@@ -158,6 +159,16 @@ def _through_the_cache(file: int) -> bool:
     flags = fcntl.fcntl(file, fcntl.F_GETFL)
     fcntl.fcntl(file, fcntl.F_SETFL, flags & ~_DIRECT)
     return bool(flags & _DIRECT)
+
+
+def _private_memory(size: int) -> mmap.mmap:
+    """A process that is forked must not write into it. In large pages where there are such: the disk wants to know
+    where every page lies, which costs as much again as copying into small ones."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if (large := getattr(mmap, "MADV_HUGEPAGE", None)) is not None:
+        with contextlib.suppress(OSError):  # a system without them
+            memory.madvise(large)
+    return memory
 
 
 _lock: Final = threading.Lock()

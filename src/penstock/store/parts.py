@@ -13,7 +13,6 @@ from zlib_ng.zlib_ng import crc32
 from penstock.core.handles import PartHandle
 from penstock.core.ids import Uid
 from penstock.state.parts import Buffer, CapturedPart, RestoredPart
-from penstock.store.ahead import ahead
 from penstock.store.errors import RESTORE_ANOTHER, CorruptCheckpoint
 from penstock.store.files import DataFiles, Files
 from penstock.store.layout import part_path
@@ -86,17 +85,28 @@ def _encoded(parts: Mapping[Uid, Sequence[CapturedPart]], handles: list[PartHand
     offset = 0
     for uid, captured in parts.items():
         for part in captured:
-            crc, length = 0, 0
-            for chunk in ahead(part.encode()):
-                view = memoryview(chunk).cast("B")
-                crc = crc32(view, crc)
-                length += view.nbytes
-                yield view
-            where = ("", offset, length, crc)
+            summed = _Summed()
+            yield from summed.over(part.encode())
+            where = ("", offset, summed.length, summed.crc)
             handles.append(
                 PartHandle(uid, part.name, part.kind, *where, part.key_groups, part.channel, piece=part.piece)
             )
-            offset += length
+            offset += summed.length
+
+
+class _Summed:
+    """The length and the checksum of what has passed. Chunks pass on the thread that makes them, while they are near
+    to it."""
+
+    def __init__(self) -> None:
+        self.crc = self.length = 0
+
+    def over(self, chunks: Iterable[Buffer]) -> Iterator[Buffer]:
+        for chunk in chunks:
+            view = memoryview(chunk).cast("B")
+            self.crc = crc32(view, self.crc)
+            self.length += view.nbytes
+            yield view
 
 
 def verified(

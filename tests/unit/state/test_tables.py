@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.core.handles import KeyGroupRange, PartKind
 from penstock.state.keys import KeyColumns
 from penstock.state.parts import RestoredPart
-from penstock.state.tables import encode_in_turn, encode_portions, read_table, table_schema
+from penstock.state.tables import encode_in_turn, encode_rows, read_table, table_schema
 
 KEYS = KeyColumns(pa.schema([("key", pa.int64())]), ["key"])
 SCHEMA = table_schema("kind", "state", {}, KEYS, {"value": pa.int64()})
@@ -22,15 +22,9 @@ GROUPS = 16
 
 def ordered(keys: list[int]) -> bytes:
     column = pa.array(keys, pa.int64())
+    types = {"value": pa.int64()}
     return b"".join(
-        encode_portions(
-            SCHEMA,
-            KEYS,
-            GROUPS,
-            len(keys),
-            lambda rows: [column.slice(rows.start, rows.stop - rows.start)],
-            lambda rows: [column.take(pa.array(rows))],
-        )
+        encode_rows("kind", "state", {}, KEYS, GROUPS, [column], types, lambda rows: [column.take(pa.array(rows))])
     )
 
 

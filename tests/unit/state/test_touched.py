@@ -16,14 +16,16 @@ def test_every_slot_that_was_added_is_there_once(batches: list[list[int]], many:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(touched, "_MANY", many)
         patch.setattr(touched, "_PORTION", 16)
+        patch.setattr(touched, "FEW", 10)
         under_test, expected = Touched(), set[int]()
         for batch in batches:
-            new = sorted(set(batch) - expected)
+            new = [slot for slot in dict.fromkeys(batch) if slot not in expected]
             expected |= set(new)
             under_test.add(np.array(new, np.int32))
             assert len(under_test) == len(expected)
             numbers = under_test.numbers().tolist()
             assert len(numbers) == len(expected) and set(numbers) == expected
+            assert len(numbers) <= touched.FEW or numbers == sorted(numbers)
         marks = np.zeros(201, np.bool_)
         under_test.mark(marks)
         assert set(np.flatnonzero(marks).tolist()) == expected

@@ -23,7 +23,7 @@ from penstock.state.keys import KeyColumns
 
 KEYS = KeyColumns(pa.schema([("key", pa.int64())]), ["key"])
 KINDS = read_only(np.array([COUNT, ADD], np.uint8))
-Read = Callable[[npt.NDArray[np.int32]], list[npt.NDArray[np.uint64]]]
+Read = Callable[[npt.NDArray[np.int32] | slice], list[npt.NDArray[np.uint64]]]
 
 
 @pytest.fixture(autouse=True)
@@ -56,15 +56,23 @@ def some(read: Read, begin: int, end: int) -> npt.NDArray[np.uint64]:
 
 
 class Reader:
-    """Reads a picture a few rows at a time, and knows what it should show."""
+    """Reads a picture a few rows at a time, and knows what it should show: also later, as long as it has it."""
 
     def __init__(self, read: Read, expected: npt.NDArray[np.uint64]) -> None:
         self._read, self._expected, self._at = read, expected, 0
+        self._kept: list[tuple[int, list[npt.NDArray[np.uint64]]]] = []
 
     def check(self, rows: int) -> None:
         begin, self._at = self._at, min(len(self._expected), self._at + rows)
-        if begin < self._at:
+        if begin == self._at:
+            return
+        if rows % 2:
             assert (some(self._read, begin, self._at) == self._expected[begin : self._at]).all()
+        else:
+            self._kept.append((begin, self._read(slice(begin, self._at))))
+            del self._kept[:-3]
+        for begin, words in self._kept:
+            assert (np.stack(words, axis=1) == self._expected[begin : begin + len(words[0])]).all()
 
     def check_rest(self) -> None:
         while self._at < len(self._expected):
@@ -92,7 +100,7 @@ def test_pictures_show_what_was_there_when_they_were_taken(data: st.DataObject) 
                     readers.append(Reader(index.captured_payload(None), payload(index)))
                 case "picture" if len(index):
                     slots = data.draw(st.lists(st.integers(0, len(index) - 1), min_size=1, unique=True))
-                    chosen = np.array(slots, np.int32)
+                    chosen = np.array(sorted(slots), np.int32)
                     readers.append(Reader(index.captured_payload(chosen), payload(index)[chosen]))
                 case "read" if readers:
                     data.draw(st.sampled_from(readers)).check(data.draw(st.integers(1, 5)))
@@ -202,6 +210,18 @@ def test_pictures_of_records_that_were_replaced_stay_true() -> None:
     add(index, np.arange(5_000))  # more than there was room for
     assert index._living_log() is None
     assert (shown(read, 1_000) == expected).all()
+
+
+def test_the_memory_of_rows_that_nobody_has_any_more_serves_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undo, "PORTION", 4)
+    index = new_index()
+    add(index, np.arange(40))
+    read, expected, places = index.captured_payload(None), payload(index), set[int]()
+    for begin in range(0, 40, 4):
+        words = read(slice(begin, begin + 4))
+        places.add(words[0].__array_interface__["data"][0])
+        assert (np.stack(words, axis=1) == expected[begin : begin + 4]).all()
+    assert len(places) == 2  # one is read while another is let go
 
 
 def test_no_rows_of_a_picture_are_nothing_and_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
