@@ -13,6 +13,7 @@ import gc
 from pyspark import daemon
 
 from penstock.runtime.allocator import share_arena
+from penstock.spark.without_pandas import without_pandas
 
 
 def _load() -> None:
@@ -34,5 +35,6 @@ def _load() -> None:
 
 
 if __name__ == "__main__":
-    _load()
+    with without_pandas():
+        _load()
     daemon.manager()

@@ -34,9 +34,9 @@ Words = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int32]
 Slots = npt.NDArray[np.int64]
 
-_BLOCK = 1 << 15
-"""Entries that lie in one piece of memory."""
-PORTION = 1 << 16
+_BLOCK = 1 << 18
+"""Entries in one piece of memory, unless there are fewer slots: a reader goes through few large ones sooner."""
+PORTION = 1 << 17
 """Slots that are copied at a time: so few that their records are still near when their keys are read, and so many that
 the log need not be looked through too often."""
 _UNSHARED = 2
@@ -131,10 +131,11 @@ class UndoLog:
             self._add_block(last.end, rows)
 
     def _add_block(self, first: int, rows: int) -> None:
-        if rows <= _BLOCK and self._free:
+        if self._free and rows <= len(self._free[-1].slots):
             self.blocks.append(self._free.pop().emptied(first))
         else:
-            self.blocks.append(Entries.empty(first, max(_BLOCK, rows), self.words))
+            capacity = max(rows, min(_BLOCK, len(self.records) // self.length))
+            self.blocks.append(Entries.empty(first, capacity, self.words))
 
 
 class Picture:
