@@ -218,3 +218,10 @@ def add_and_tell(
         total = totals[slots[row]] + values[row]
         totals[slots[row]] = total
         results[places[row]] = total
+
+
+@njit(nogil=True, cache=True)
+def set_bits(bits: NDArray[np.uint8], places: NDArray[np.int32]) -> None:
+    """Sets these bits; the lowest one of a byte comes first."""
+    for place in places:
+        bits[place >> 3] |= np.uint8(1 << (place & 7))

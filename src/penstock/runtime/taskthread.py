@@ -11,6 +11,7 @@ from penstock.core.ids import SubtaskId
 from penstock.operators.base import Clock
 from penstock.runtime.bell import Bell
 from penstock.runtime.ports import Cancel, Note
+from penstock.runtime.priority import give_way
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class TaskThread:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        give_way()
         try:
             self._task.open()
             if not self._task.ended:

@@ -9,16 +9,14 @@ only such as are started again (of the allocators and of OpenBLAS) or are not mi
 from __future__ import annotations
 
 import gc
-
-from pyspark import daemon
+import sys
+import zipimport
 
 from penstock.runtime.allocator import share_arena
 from penstock.spark.without_pandas import without_pandas
 
 
 def _load() -> None:
-    # Before any thread is started: the workers would use the arenas that those of the libraries have made.
-    share_arena()
     import polars  # noqa: F401
     import pyarrow.parquet  # noqa: F401
 
@@ -29,12 +27,29 @@ def _load() -> None:
     from penstock.runtime.clock import SystemClock
 
     warm_up(SystemClock())
+
+
+def _forget_archives() -> None:
+    """Python remembers where it looked for modules. Spark has every worker look anew, which for an archive is to read
+    all of its directory: once for each package of PySpark that came from it, if they are remembered."""
+    for path, finder in list(sys.path_importer_cache.items()):
+        if isinstance(finder, zipimport.zipimporter):
+            del sys.path_importer_cache[path]
+
+
+def run() -> None:
+    # Before any library is loaded, PySpark's own included: workers would use the arenas that their threads have made.
+    share_arena()
+    with without_pandas():
+        _load()
+    from pyspark import daemon
+
+    _forget_archives()
     # What is loaded stays: collections in the workers need not look at it, nor copy its pages.
     gc.collect()
     gc.freeze()
+    daemon.manager()
 
 
 if __name__ == "__main__":
-    with without_pandas():
-        _load()
-    daemon.manager()
+    run()

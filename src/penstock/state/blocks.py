@@ -14,9 +14,9 @@ import threading
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-Words = npt.NDArray[np.uint64]
+from penstock.state import pages
+from penstock.state.pages import Words
 
 _LEAST: Final = 1 << 17
 """Words: smaller ones are soon made."""
@@ -39,27 +39,29 @@ def words(count: int) -> Words:
     """So many words of any content, from the start of a line of the processor's cache on."""
     if count > MOST:
         _blocks.known.clear()
-    block = _block(count) if _LEAST <= count <= MOST else np.empty(count + _SPARE, np.uint64)
+        return pages.words(count)
+    if count >= _LEAST:
+        return _block(count)[:count]
+    block = np.empty(count + _SPARE, np.uint64)
     begin = -block.__array_interface__["data"][0] % _CACHE_LINE // 8
     return block[begin : begin + count]
 
 
 def zeros(count: int) -> Words:
-    if _LEAST <= count <= MOST:
-        made = words(count)
+    made = words(count)
+    if count <= MOST:
         made.fill(0)
-        return made
-    return np.zeros(count, np.uint64)
+    return made
 
 
 def _block(count: int) -> Words:
-    size = (1 << (count - 1).bit_length()) + _SPARE
+    size = 1 << (count - 1).bit_length()
     known = _blocks.known
     for place in range(len(known)):
         if len(known[place]) == size and sys.getrefcount(known[place]) == 2:  # by the list, and by this call
             known.append(known.pop(place))
             return known[-1]
-    block = np.empty(size, np.uint64)
+    block = pages.words(size)
     known.append(block)
     del known[:-_REMEMBERED]
     return block

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock.kernels.gathering import gathered
 from penstock.kernels.hashing import Scalar, read_only
-from penstock.state import blocks
+from penstock.state import blocks, pages
 from penstock.state.index import CapturedEntries, Found, Payload, Places, Slots, keys_at
 from penstock.state.keys import KeyColumns
 from penstock.state.keywords import Encoded, KeyWords, Words
@@ -195,7 +195,7 @@ class HashIndex:
         size = _power_of_two(keys)
         places = size if keys <= self._kernels.room(size) else 2 * size
         if self._records.size > blocks.MOST:  # such an index stays, and would leave a table behind with each growth
-            return np.zeros(places, np.uint32)
+            return pages.words(places // 2).view(np.uint32)
         return blocks.zeros(places // 2).view(np.uint32)
 
     def _make_room(self, keys: Encoded, begin: int) -> UndoLog | None:

@@ -36,7 +36,7 @@ Slots = npt.NDArray[np.int64]
 
 _BLOCK = 1 << 18
 """Entries in one piece of memory, unless there are fewer slots: a reader goes through few large ones sooner."""
-PORTION = 1 << 17
+PORTION = 1 << 16
 """Slots that are copied at a time: so few that their records are still near when their keys are read, and so many that
 the log need not be looked through too often."""
 _UNSHARED = 2

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import threading
 from collections import deque
@@ -24,6 +23,7 @@ from typing import Final
 
 import numpy as np
 
+from penstock.state.pages import pages
 from penstock.state.parts import Buffer
 
 STAGE: Final = 8 << 20
@@ -52,7 +52,7 @@ def read(path: str, offset: int, length: int) -> memoryview | None:
     multiple of 64 in the file does so in memory."""
     before = offset % _BLOCK
     # Whole blocks, of which the last one may end behind the file; private memory of the system begins with one.
-    memory = _private_memory(-(-(before + length) // _BLOCK) * _BLOCK)
+    memory = pages(-(-(before + length) // _BLOCK) * _BLOCK)
     done = 0
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _DIRECT)
@@ -76,7 +76,7 @@ class Stage:
     """A file's content on its way, used for one at a time."""
 
     def __init__(self) -> None:
-        self._memory = _private_memory(STAGE)
+        self._memory = pages(STAGE)
         self._bytes = np.frombuffer(self._memory, np.uint8)  # which copies without the GIL
         self.size = 0
 
@@ -159,16 +159,6 @@ def _through_the_cache(file: int) -> bool:
     flags = fcntl.fcntl(file, fcntl.F_GETFL)
     fcntl.fcntl(file, fcntl.F_SETFL, flags & ~_DIRECT)
     return bool(flags & _DIRECT)
-
-
-def _private_memory(size: int) -> mmap.mmap:
-    """A process that is forked must not write into it. In large pages where there are such: the disk wants to know
-    where every page lies, which costs as much again as copying into small ones."""
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if (large := getattr(mmap, "MADV_HUGEPAGE", None)) is not None:
-        with contextlib.suppress(OSError):  # a system without them
-            memory.madvise(large)
-    return memory
 
 
 _lock: Final = threading.Lock()
