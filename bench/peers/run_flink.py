@@ -16,6 +16,7 @@ import sys
 import time
 import urllib.parse
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ _START_SECONDS = 120.0
 _FIRST_EVENT_SECONDS = 120.0
 _POLL_SECONDS = 0.25
 _LEAST_MOVES = 3
+_PAUSE_SECONDS = 2.0
+"""A counter that has not moved for so long, and then does, moves in bursts."""
 _MOST_TIMES = 8
 """How much longer than asked for a counter is watched that hardly moves."""
 Reading = tuple[float, float]
@@ -164,7 +167,7 @@ def measure(options: argparse.Namespace, job: Job) -> None:
             raise RuntimeError(f"no event within {_FIRST_EVENT_SECONDS:.0f} s")
         time.sleep(_POLL_SECONDS)
     say(f"warming up for {options.warm:g} s")
-    watch(job, options.warm, least_moves=0)
+    watch(job, options.warm, lambda readings: True)
     ages = job.ages()
     say(f"measuring for {options.seconds:g} s")
     (before, since), (after, until) = span(watch(job, options.seconds))
@@ -181,27 +184,50 @@ def measure(options: argparse.Namespace, job: Job) -> None:
     answer(options, (after - before) / (until - since), durations, size, **more)
 
 
-def watch(job: Job, seconds: float, least_moves: int = _LEAST_MOVES) -> list[Reading]:
-    """Reads the counter for so long, or longer, until it has moved a few times. All the time: the cluster refreshes it
-    only while somebody asks."""
+def watch(job: Job, seconds: float, tells: Callable[[list[Reading]], bool] | None = None) -> list[Reading]:
+    """Reads the counter for so long, or longer, until it tells a rate. All the time: the cluster refreshes it only
+    while somebody asks."""
     readings = [job.emitted()]
     while True:
         time.sleep(_POLL_SECONDS)
         readings.append(job.emitted())
         passed = readings[-1][1] - readings[0][1]
-        if passed >= _MOST_TIMES * seconds or (passed >= seconds and len(moves(readings)) >= least_moves):
+        if passed >= _MOST_TIMES * seconds or (passed >= seconds and (tells or tells_a_rate)(readings)):
             return readings
 
 
+def tells_a_rate(readings: list[Reading]) -> bool:
+    """It moves steadily, or two bursts have begun."""
+    moved, begun = moves(readings), bursts(readings)
+    steady = len(moved) >= _LEAST_MOVES and not begun and readings[-1][1] - moved[-1][1] <= _PAUSE_SECONDS
+    return steady or len(begun) > 1
+
+
 def span(readings: list[Reading]) -> tuple[Reading, Reading]:
-    """Where to measure from and to. PyFlink takes its input in bursts of seconds, so that a rate is only right between
-    two moments at which the counter has just moved."""
-    moved = moves(readings)
-    return (moved[0], moved[-1]) if len(moved) > 1 else (readings[0], readings[-1])
+    """Where to measure from and to. PyFlink takes its input in bursts, each of less than a second, and works on it for
+    many seconds in between: what it takes within a burst is no rate. So it counts from the beginning of one burst to
+    that of the last; a single one, for all the time that was watched."""
+    moved, begun = moves(readings), bursts(readings)
+    if len(begun) > 1:
+        return begun[0], begun[-1]
+    if begun or len(moved) < 2 or readings[-1][1] - moved[-1][1] > _PAUSE_SECONDS:
+        return readings[0], readings[-1]
+    return moved[0], moved[-1]
 
 
 def moves(readings: list[Reading]) -> list[Reading]:
     return [after for before, after in pairwise(readings) if after[0] != before[0]]
+
+
+def bursts(readings: list[Reading]) -> list[Reading]:
+    """The last readings before it moved on after a pause."""
+    begun, still_since = [], readings[0][1]
+    for before, after in pairwise(readings):
+        if after[0] != before[0]:
+            if before[1] - still_since > _PAUSE_SECONDS:
+                begun.append(before)
+            still_since = after[1]
+    return begun
 
 
 def quantiles(ages: Counter[int], rate: float) -> dict[str, Any]:

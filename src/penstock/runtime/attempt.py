@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.core.ids import SubtaskId, WorkerId
 from penstock.core.settings import RuntimeSettings
@@ -31,10 +31,23 @@ from penstock.runtime.restored import RestoredSubtask
 from penstock.runtime.snapshots import AttemptFiles, NoSnapshots, PooledSnapshotWriter
 from penstock.runtime.task import Task
 from penstock.runtime.taskthread import TaskThread
+from penstock.runtime.together import Together
 from penstock.store.copies import CopyingFiles, LocalCopies
 from penstock.store.files import Files
 
 _LOG: Final = logging.getLogger(__name__)
+
+
+class Control(Protocol):
+    """What a worker tells the master. Called from any thread; nothing blocks."""
+
+    def send(self, message: ToMaster) -> None: ...
+
+    def leave(self, message: ToMaster) -> None:
+        """With the next message, or at the next `flush`."""
+        ...
+
+    def flush(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -51,7 +64,7 @@ class Surroundings:
     """Of data files; None: none are kept."""
     pool: Pool
     clock: Clock
-    send: Callable[[ToMaster], None]
+    control: Control
 
 
 @dataclass(frozen=True)
@@ -75,6 +88,7 @@ class AttemptRun:
         subtasks = [assignment.subtask for assignment in deploy.assignments]
         self._copies = self._attempt_copies(deploy)
         self._snapshots = self._attempt_files(deploy, subtasks)
+        self._together = Together(subtasks, around.control.leave, around.control.flush)
         self._reports = {subtask: self._report(subtask) for subtask in subtasks}
         self._threads = {subtask: self._thread(subtask) for subtask in subtasks}
         self.exchange = Exchange(
@@ -174,9 +188,8 @@ class AttemptRun:
 
     # ---- building ----
     def _report(self, subtask: SubtaskId) -> Reports:
-        if self._copies is None:
-            return Reports(self.number, subtask, self._around.send)
-        return Reports(self.number, subtask, self._around.send, self._copies.acknowledged)
+        named = None if self._copies is None else self._copies.acknowledged
+        return Reports(self.number, subtask, self._around.control.send, named, self._together.acknowledge)
 
     def _thread(self, subtask: SubtaskId) -> TaskThread:
         return TaskThread(
@@ -239,6 +252,7 @@ class AttemptRun:
     # ---- from other threads ----
     def _task_ended(self, subtask: SubtaskId) -> None:
         self._reports[subtask].ended()
+        self._together.ended(subtask)
         if self._snapshots is not None:
             self._snapshots.sharing.leave(subtask)
 

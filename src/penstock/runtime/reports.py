@@ -37,13 +37,16 @@ class Reports:
         attempt: Attempt,
         subtask: SubtaskId,
         send: Callable[[ToMaster], None],
-        named: Callable[[CheckpointId, Sequence[PartHandle]], None] = lambda checkpoint, handles: None,
+        named: Callable[[CheckpointId, Sequence[PartHandle]], None] | None = None,
+        acknowledge: Callable[[Acknowledge], None] | None = None,
     ):
-        """`named` hears what an acknowledgement names before it is sent."""
+        """`named` hears what an acknowledgement names before it is sent; `acknowledge` sends it, if that need not be at
+        once."""
         self._attempt = attempt
         self._subtask = subtask
         self._send = send
         self._named = named
+        self._acknowledge = acknowledge or send
         self._told = Told()
         self._lock = threading.Lock()
         self._owed: set[CheckpointId] = set()
@@ -74,10 +77,13 @@ class Reports:
         drained: bool,
     ) -> None:
         self.settled(checkpoint)
-        self._named(checkpoint, handles)
+        if self._named is not None:
+            self._named(checkpoint, handles)
         listed = _as_lists(committables)
         turn, kept, new = self._told.tell(handles)
-        self._send(Acknowledge(self._attempt, self._subtask, checkpoint, new, listed, figures, drained, turn, kept))
+        self._acknowledge(
+            Acknowledge(self._attempt, self._subtask, checkpoint, new, listed, figures, drained, turn, kept)
+        )
 
     def decline(self, checkpoint: CheckpointId, cause: Cause, reason: str) -> None:
         self.settled(checkpoint)

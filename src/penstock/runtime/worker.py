@@ -188,7 +188,7 @@ class _Worker:
                 copies=self._copies,
                 pool=self._pool,
                 clock=SystemClock(),
-                send=self._control.send,
+                control=self._control,
             )
         except Exception as error:
             _LOG.exception("worker %s cannot load the job", self._id)

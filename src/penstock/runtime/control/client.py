@@ -48,6 +48,14 @@ class ControlClient:
         """Never blocks."""
         self._link.send(framing.encode(message))
 
+    def leave(self, message: ToMaster) -> None:
+        """With the next message, or at the next `flush`."""
+        self._link.leave(framing.encode(message))
+
+    def flush(self) -> None:
+        """Never blocks."""
+        self._link.flush()
+
     def close(self) -> None:
         self._link.close(flush=1.0)
 
