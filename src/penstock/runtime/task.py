@@ -163,11 +163,9 @@ class Task:
     def put(self, note: Note) -> None:
         """Leaves a note; callable from any thread."""
         self._mailbox.append(note)
-        # A grant is news to a task that waits for one, and to the others when they come by. For one that waits so, that
-        # a checkpoint is complete is not. One that blocks just now, or no longer does, looks into the mailbox once more
-        # before it waits.
-        kind, blocked = note.__class__, self._outputs.blocked
-        if blocked if kind is Granted else not (blocked and kind is Complete):
+        # A grant is news to a task that waits for one, and to the others when they come by. One that blocks just now
+        # looks into the mailbox once more before it waits.
+        if note.__class__ is not Granted or self._outputs.blocked:
             self._notify()
 
     def open(self) -> None:
